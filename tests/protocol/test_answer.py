@@ -5,7 +5,7 @@ import json
 import pytest
 
 from servebench.protocol.answer import FirstContent
-from servebench.protocol.kinds.choices import ChoicesScan
+from servebench.protocol.kinds.openai import ChoicesScan
 
 
 def first_content(body):

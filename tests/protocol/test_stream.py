@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servebench.protocol import answer, http, stream
-from servebench.protocol.kinds.choices import ChoicesScan
+from servebench.protocol.kinds.openai import ChoicesScan
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 

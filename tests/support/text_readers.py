@@ -27,7 +27,7 @@ from servebench.protocol import answer, http, sse, stream
 from servebench.protocol.errors import error_text
 from servebench.protocol.framing import Framing, FramingError
 from servebench.protocol.json_values import load_object
-from servebench.protocol.kinds.choices import ChoicesScan
+from servebench.protocol.kinds.openai import ChoicesScan
 from servebench.quality.rows import read_rows
 from servebench.quality.scorers import gsm8k, mmlu, structured
 from servebench.registry.registry import registry
