@@ -19,9 +19,8 @@ from servebench.emulator.cost import StepCost, profile_for, with_profile
 from servebench.emulator.late import LateTimings
 from servebench.emulator.metrics import metrics_page
 from servebench.emulator.requests import ParsedRequest, RejectedInStream, RequestRejected, parse_request
-from servebench.emulator.responses import SSE_HEAD, ResponseWriter, error_body
+from servebench.emulator.responses import SSE_HEAD, WRITERS, ResponseWriter, error_body
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
-from servebench.emulator.typed_events import WRITERS
 from servebench.protocol.framing import LAST_CHUNK, encode_chunk
 
 WAKE_EARLY_S = 0.0015
@@ -129,8 +128,7 @@ class EmulatedEngine:
         # TensorRT-LLM names an answer by the number of its request
         seed = "" if self.spec.emulation.kept == "list" else f"{self.spec.seed}-"
         answer_id = f"{ID_BEGINS.get(parsed.api, '')}{seed}{self._answers}"
-        kind: type[ResponseWriter] = WRITERS.get(parsed.api, ResponseWriter)
-        writer = kind(self.spec, parsed, answer_id, int(self.started_s))
+        writer = WRITERS.get(parsed.api, ResponseWriter)(self.spec, parsed, answer_id, int(self.started_s))
         stream = Stream(connection, parsed, writer, number, answer_id, traceparent)
         request = parsed.in_engine(self._answers, stream)
         connection.start_request(request)
