@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
-from servebench.load.client.spool_reader import read_spool
+from servebench.load.client.spool import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.share import worker_spools
 from servebench.measure import derive

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
-from servebench.load.client.spool_reader import read_spool
+from servebench.load.client.spool import read_spool
 
 MARK = "SERVEBENCH_CHAOS"
 """An environment variable that every process of a scene inherits: none of them can hide."""

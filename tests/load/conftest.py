@@ -10,7 +10,7 @@ import pytest
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
 from servebench.load.client.connection import ANCILLARY_BYTES, SO_TIMESTAMPNS
-from servebench.load.client.spool_reader import read_spool
+from servebench.load.client.spool import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.share import worker_spools
 

@@ -12,7 +12,8 @@ from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.request import Request
 from servebench.contracts.telemetry import Reading
 from servebench.engine.tokenize import ApproximateTokenizer
-from servebench.load.client.spool import TIMESPEC, end_frame, meta_frame, reads_frame, sent_frame
+from servebench.load.client.connection import TIMESPEC
+from servebench.load.client.spool import end_frame, meta_frame, reads_frame, sent_frame
 from servebench.load.coordinator.share import worker_spools
 from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import registry

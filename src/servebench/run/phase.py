@@ -12,7 +12,7 @@ from servebench.contracts.exchange import Exchange
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
-from servebench.load.client.spool_reader import read_spool
+from servebench.load.client.spool import read_spool
 from servebench.measure.derive import ReadTimings, record
 from servebench.registry.registry import registry
 from servebench.run.requests import traceparent

@@ -16,7 +16,7 @@ from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.telemetry import Reading
-from servebench.load.client.spool_reader import read_spool
+from servebench.load.client.spool import read_spool
 from servebench.load.plan.levels import PlannedPoint, level_of, plan_levels
 from servebench.registry.registry import registry
 from servebench.report.terminal.tables import say

@@ -2,8 +2,8 @@
 
 import pytest
 
-from servebench.load.client.spool import END, HEAD, TIMESPEC, end_frame, meta_frame, reads_frame, sent_frame
-from servebench.load.client.spool_reader import read_spool
+from servebench.load.client.connection import TIMESPEC
+from servebench.load.client.spool import END, HEAD, end_frame, meta_frame, read_spool, reads_frame, sent_frame
 from servebench.util.errors import StoreError
 
 WHO = [("a", None), ("b", "s1"), ("c", None)]

@@ -15,7 +15,7 @@ from itertools import count
 import psutil
 import pytest
 
-from servebench.load.client.spool_reader import read_spool
+from servebench.load.client.spool import read_spool
 from servebench.load.coordinator import drive as drive_module
 from servebench.util.errors import LoadError
 from support.servers import LAST_CHUNK, SSE_HEAD, Abandon, chunk, content_event

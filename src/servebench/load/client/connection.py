@@ -11,17 +11,20 @@ import resource
 import select
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
 
 from servebench.contracts.exchange import WireOutcome
-from servebench.load.client.spool import TIMESPEC
 from servebench.protocol.framing import Framing
 from servebench.util.units import NS_PER_S
 
 SO_TIMESTAMPNS: int | None = getattr(socket, "SO_TIMESTAMPNS", 35)
 """35 on Linux for x86-64 and arm64 (asm-generic/socket.h); Python has the name only since 3.14."""
+
+TIMESPEC = struct.Struct("<qq")
+"""A stamp of the kernel: seconds and nanoseconds."""
 
 READ_BYTES, READ_BYTES_MAX = 4_096, 65_536
 """The size of one read: a few events, and what a connection gets once that was too small."""

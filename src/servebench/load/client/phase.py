@@ -19,8 +19,7 @@ from servebench.load.client.connection_pool import ConnectionPool
 from servebench.load.client.job import PhaseJob
 from servebench.load.client.progress import WorkerProgress
 from servebench.load.client.scheduler import ANSWERED, LEFT, Scheduler
-from servebench.load.client.spool import meta_frame, sent_frame
-from servebench.load.client.spool_writer import SpoolWriter
+from servebench.load.client.spool import SpoolWriter, meta_frame, sent_frame
 from servebench.util.errors import reason_of
 
 QUEUES_SAMPLED = 4

@@ -18,7 +18,7 @@ from servebench.load.client.job import GO, read_job
 from servebench.load.client.loop import EventLoop
 from servebench.load.client.phase import LoadPhase
 from servebench.load.client.progress import WorkerProgress
-from servebench.load.client.spool_writer import SpoolWriter
+from servebench.load.client.spool import SpoolWriter
 from servebench.util.clock import step_ns, take_anchor
 from servebench.util.errors import reason_of
 from servebench.util.signals import leave_stopping_to_the_parent

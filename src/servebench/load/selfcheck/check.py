@@ -35,7 +35,7 @@ from servebench.contracts.exchange import (
     StopReason,
     Target,
 )
-from servebench.load.client.spool_reader import read_spool
+from servebench.load.client.spool import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.worker_process import worker_environment
 from servebench.load.selfcheck.null_server import EVENT_BYTES, HEADER

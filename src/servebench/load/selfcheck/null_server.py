@@ -22,8 +22,7 @@ from array import array
 from collections import deque
 from pathlib import Path
 
-from servebench.load.client.connection import ANCILLARY_BYTES, SO_TIMESTAMPNS, raise_descriptor_limit
-from servebench.load.client.spool import TIMESPEC
+from servebench.load.client.connection import ANCILLARY_BYTES, SO_TIMESTAMPNS, TIMESPEC, raise_descriptor_limit
 from servebench.protocol.framing import LAST_CHUNK, encode_chunk
 from servebench.util.signals import leave_stopping_to_the_parent
 from servebench.util.units import NS_PER_S, NS_PER_US

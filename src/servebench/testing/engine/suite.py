@@ -21,7 +21,7 @@ from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.ports import free_port
 from servebench.load.client.progress import Counts
-from servebench.load.client.spool_reader import read_spool
+from servebench.load.client.spool import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.measure.derive import record
 from servebench.protocol.kinds.table import compose
