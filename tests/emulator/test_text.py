@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from servebench.emulator.schema_text import schema_pieces, schema_value
+from servebench.emulator.text import schema_pieces, schema_value
 from servebench.emulator.text import answer_pieces, count_tokens, natural_length, prompt_key, render_chat
 
 SCHEMAS = [

@@ -7,7 +7,6 @@ from typing import Any
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator import text
 from servebench.emulator.scheduler import EmulatedRequest
-from servebench.emulator.schema_text import schema_pieces
 from servebench.protocol.json_values import object_at
 
 APIS = {
@@ -192,7 +191,7 @@ def _answer(spec: EmulationSpec, body: Mapping[str, Any], key: int, most: int) -
     if isinstance(prompt, str) and prompt in spec.answers:
         return text.split_tokens(spec.answers[prompt]), False, True
     if spec.schema_enforced and kind is not None and kind != "text":
-        pieces = schema_pieces(_schema_in(response_format), key)
+        pieces = text.schema_pieces(_schema_in(response_format), key)
         return pieces[:most], True, len(pieces) <= most
     least = body.get("min_tokens")
     exact = bool(spec.exact_output) and all(body.get(name) == value for name, value in spec.exact_output.items())
