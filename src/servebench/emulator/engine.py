@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator.cost import StepCost, profile_for, with_profile
 from servebench.emulator.late import LateTimings
-from servebench.emulator.metrics import metrics_page
 from servebench.emulator.requests import ParsedRequest, RejectedInStream, RequestRejected, parse_request
 from servebench.emulator.responses import SSE_HEAD, WRITERS, ResponseWriter, error_body
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
@@ -36,6 +35,7 @@ LATENESS_STEPS = 20_000
 """Lateness is reported of so many last steps."""
 PROBE_TOKENS = 24
 """Requests with at most this many tokens in total are treated as a launcher's probes, and faults never hit them."""
+GAUGES = frozenset({"requests_running", "requests_waiting", "kv_cache_usage"})
 
 
 def log(line: str) -> None:
@@ -276,9 +276,18 @@ class EmulatedEngine:
         }
 
     def metrics(self) -> str:
-        """Return the metrics page."""
+        """Return the page of Prometheus metrics, under the engine's own names."""
+        values = self.scheduler.metrics(time.monotonic())
         labels = self.spec.emulation.metric_labels.replace("{model}", self.spec.model_name)
-        return metrics_page(self.scheduler, time.monotonic(), self.spec.metrics, labels, self._lateness_ms())
+        braces = f"{{{labels}}}" if labels else ""
+        lines: list[str] = []
+        for name, meaning in self.spec.metrics.items():
+            if (value := values.get(meaning)) is not None:
+                kind = "gauge" if meaning in GAUGES else "counter"
+                lines += [f"# TYPE {name} {kind}", f"{name}{braces} {value:g}"]
+        for name, value in self._lateness_ms().items():
+            lines.append(f'servebench_emulator_lateness_ms{{statistic="{name}"}} {value:.4f}')
+        return "\n".join(lines) + "\n"
 
     def _lateness_ms(self) -> dict[str, float]:
         ordered = sorted(self._late_s)

@@ -159,9 +159,27 @@ class BatchScheduler:
         """Return the number of requests that are not being computed."""
         return len(self.waiting) + len(self.arriving)
 
-    def waiting_at(self, now_s: float) -> int:
-        """Return the length of the queue: without requests that the front end still works on."""
-        return len(self.waiting) + sum(request.ready_s <= now_s for request in self.arriving)
+    def metrics(self, now_s: float) -> dict[str, float]:
+        """Return the current values of the metrics in `contracts.telemetry.VOCABULARY`, and of `prompt_tokens_computed`, which
+        only emulations name."""
+        totals = self.totals
+        # those that the front end still works on do not wait
+        ready = sum(request.ready_s <= now_s for request in self.arriving)
+        return {
+            "requests_running": self.in_engine(),
+            "requests_waiting": len(self.waiting) + ready,
+            "kv_cache_usage": min(1.0, self.memory.used() / self.memory.capacity),
+            "prompt_tokens": totals.prompt_tokens,
+            "prompt_tokens_computed": totals.prompt_tokens - totals.cached_tokens,
+            "generation_tokens": totals.generation_tokens,
+            "prefix_cache_queries_tokens": totals.prompt_tokens,
+            "prefix_cache_hits_tokens": totals.cached_tokens,
+            "queue_time_s_sum": totals.queue_s,
+            "queue_time_s_count": totals.admitted,
+            "spec_draft_tokens": totals.drafted,
+            "spec_accepted_tokens": totals.accepted,
+            "preemptions": totals.preemptions,
+        }
 
     def next_ready_s(self) -> float | None:
         """Return when an idle engine has work (0.0: now); None if there are no requests."""

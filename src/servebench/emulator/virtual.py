@@ -16,7 +16,6 @@ import numpy as np
 
 from servebench.contracts.emulation import EmulationSpec, Variation
 from servebench.emulator.cost import BatchStep, Profile, StepCost, profile_for, with_profile
-from servebench.emulator.metrics import current_values
 from servebench.emulator.requests import ParsedRequest, RequestRejected, parse_request
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
 
@@ -150,7 +149,7 @@ class VirtualEngine:
             # hours of an idle engine: only its last samples are taken
             self._next_sample_s = limit_s - SAMPLES_AT_ONCE * self._sample_every_s
         while self._next_sample_s <= limit_s:
-            totals, found = self.scheduler.totals, current_values(self.scheduler, self._next_sample_s)
+            totals, found = self.scheduler.totals, self.scheduler.metrics(self._next_sample_s)
             found["front_end_cpu_s"] = totals.front_end_s
             found["engine_cpu_s"] = totals.front_end_s + totals.busy_s
             self.samples.append((self._next_sample_s, found))
