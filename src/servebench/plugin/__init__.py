@@ -46,7 +46,7 @@ from servebench.contracts.settings import (
     WorkloadSettings,
 )
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
-from servebench.engine.adapters.engine_package import engine_hooks, read_emulation
+from servebench.engine.adapters.engine_package import MODEL_NOT_FOUND, engine_hooks, log_hints, read_emulation
 from servebench.engine.adapters.flags import (
     SHARED_SETTINGS,
     FlagTable,
@@ -55,7 +55,6 @@ from servebench.engine.adapters.flags import (
     is_python,
     missing_executable,
 )
-from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.adapters.knobs import engine_knobs
 from servebench.engine.weights import gguf_files
 from servebench.engine.supervisor.guarded_process import GuardedProcess

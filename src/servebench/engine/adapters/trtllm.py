@@ -23,9 +23,8 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.limits import Limit
 from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.engine.adapters.engine_package import read_emulation
+from servebench.engine.adapters.engine_package import log_hints, read_emulation
 from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing_executable
-from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.knobs import LONGER_STEPS, argument, engine_knobs
 from servebench.engine.supervisor.endpoint import json_at
 from servebench.protocol.json_values import between, object_at

@@ -18,9 +18,8 @@ from servebench.contracts.engine import (
     ServerTimings,
 )
 from servebench.contracts.limits import Limit
-from servebench.engine.adapters.engine_package import read_emulation
+from servebench.engine.adapters.engine_package import MODEL_NOT_FOUND, log_hints, read_emulation
 from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable, spans_environment
-from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.adapters.knobs import FEWER_BITS, LONGER_STEPS, argument, engine_knobs
 from servebench.protocol.json_values import milliseconds, object_at
 from servebench.protocol.kinds.table import kind_named
