@@ -15,7 +15,7 @@ from servebench.contracts.cluster import SubmititSettings
 from servebench.contracts.engine import Command
 from servebench.engine.adapters.flags import command_output
 from servebench.engine.launchers.docker import image_with_id
-from servebench.engine.supervisor.guarded_process import GuardedProcess
+from servebench.engine.supervisor.started import GuardedProcess
 from servebench.util.children import child_environment, python_environment
 from servebench.util.errors import PreflightError
 from servebench.util.redaction import redact_text

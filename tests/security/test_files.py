@@ -36,7 +36,7 @@ def test_a_study_is_private_unless_outputs_are_shared(tmp_path, setting, private
 
 def test_an_engine_keeps_the_umask_of_its_user(monkeypatch, tmp_path):
     from servebench.contracts.engine import Command
-    from servebench.engine.supervisor.guarded_process import GuardedProcess
+    from servebench.engine.supervisor.started import GuardedProcess
     from servebench.util import process_privacy
     from support.waiting import wait_until
 

@@ -57,7 +57,7 @@ from servebench.engine.adapters.flags import (
 )
 from servebench.engine.adapters.knobs import engine_knobs
 from servebench.engine.weights import gguf_files
-from servebench.engine.supervisor.guarded_process import GuardedProcess
+from servebench.engine.supervisor.started import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.protocol.json_values import milliseconds, object_at
 from servebench.protocol.kinds.table import kind_named

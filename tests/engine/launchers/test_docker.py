@@ -215,7 +215,7 @@ def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
     calls = docker()
     code = (
         "import sys, time; from pathlib import Path; from servebench.contracts.engine import Command;"
-        "from servebench.engine.supervisor.guarded_process import GuardedProcess;"
+        "from servebench.engine.supervisor.started import GuardedProcess;"
         "GuardedProcess(Command(argv=('sleep', '9999')), Path(sys.argv[1]), 0.5, ('docker', 'rm', '--force', 'c1'));"
         "print('up', flush=True); time.sleep(9999)"
     )

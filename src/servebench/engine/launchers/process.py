@@ -7,10 +7,9 @@ from pathlib import Path
 
 from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, RunningEngine, Say
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import log_size
 from servebench.engine.supervisor.ports import port_problem
-from servebench.engine.supervisor.started import StartedEngine, used_bytes
+from servebench.engine.supervisor.started import GuardedProcess, StartedEngine, used_bytes
 from servebench.util.signals import defer_stop_signals
 
 ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the user's choice; we connect to this machine
