@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from servebench.contracts.settings import SearchSettings
-from servebench.load.plan.search import Search, requests_needed
-from servebench.load.plan.slo_curve import Probe, crossing
+from servebench.load.plan.search import Probe, Search, crossing, requests_needed
 from servebench.measure.points import design_effect
 from servebench.util.proportions import wilson
 

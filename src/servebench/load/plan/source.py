@@ -3,8 +3,7 @@
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
 from servebench.load.plan.levels import PlannedPoint, level_at, plan_levels, with_trace_times
-from servebench.load.plan.search import Search, SearchAnswer
-from servebench.load.plan.slo_curve import Probe
+from servebench.load.plan.search import Probe, Search, SearchAnswer
 from servebench.load.plan.traces import read_arrivals
 
 GROWTH = 1.05
