@@ -7,7 +7,7 @@ import pytest
 
 from servebench.contracts.telemetry import Subject
 from servebench.telemetry.columns import telemetry_columns
-from servebench.telemetry.gpu_amd import AmdGpuSource
+from servebench.telemetry.gpu import AmdGpuSource
 
 
 class AmdSmiException(Exception):

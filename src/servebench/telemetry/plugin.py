@@ -12,7 +12,7 @@ def servebench_telemetry() -> Mapping[str, str]:
         "engine": "servebench.telemetry.engine_metrics:EngineMetricsSource",
         "process": "servebench.telemetry.processes:ProcessSource",
         "gpu": "servebench.telemetry.gpu:GpuSource",
-        "amd_gpu": "servebench.telemetry.gpu_amd:AmdGpuSource",
+        "amd_gpu": "servebench.telemetry.gpu:AmdGpuSource",
         "rapl": "servebench.telemetry.processes:CpuEnergySource",
         "machine": "servebench.telemetry.machine:MachineSource",
     }
