@@ -79,10 +79,6 @@ class ServerConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def start_request(self, request: EmulatedRequest) -> None:
-        """Note the request that is being answered; nothing else is read until `finish_request`."""
-        self._request = request
-
     def finish_request(self) -> None:
         """The answer is complete: continue with the next request."""
         self._request = None
@@ -141,7 +137,8 @@ class ServerConnection(asyncio.Protocol):
             elif not self._engine.ready and path != "/v1/models":
                 raise RequestRejected(spec.emulation.loading_status or 503, "Loading model")
             elif method == "POST" and path.startswith("/v1/") and path[3:] in APIS:
-                self._engine.generate(self, path, raw, headers.get("traceparent", ""))
+                # nothing else is read until `finish_request`
+                self._request = self._engine.generate(self, path, raw, headers.get("traceparent", ""))
             else:
                 self._respond_small(method, path, raw)
         except RequestRejected as rejected:

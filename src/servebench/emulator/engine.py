@@ -56,9 +56,6 @@ class AnswerConnection(Protocol):
     def respond(self, status: int, body: Any) -> None:
         """Send a complete response."""
 
-    def start_request(self, request: EmulatedRequest) -> None:
-        """Note the request that is being answered."""
-
     def finish_request(self) -> None:
         """The answer is complete: continue with the next request."""
 
@@ -106,8 +103,9 @@ class EmulatedEngine:
 
     # requests
 
-    def generate(self, connection: AnswerConnection, path: str, raw: bytes, traceparent: str = "") -> None:
-        """Start a generation; its spans belong to the trace of `traceparent`. Raises RequestRejected, RejectedInStream."""
+    def generate(self, connection: AnswerConnection, path: str, raw: bytes, traceparent: str = "") -> EmulatedRequest:
+        """Start a generation and return its request; its spans belong to the trace of `traceparent`. Raises RequestRejected,
+        RejectedInStream."""
         try:
             body = json.loads(raw)
         except ValueError as error:
@@ -131,12 +129,12 @@ class EmulatedEngine:
         writer = WRITERS.get(parsed.api, ResponseWriter)(self.spec, parsed, answer_id, int(self.started_s))
         stream = Stream(connection, parsed, writer, number, answer_id, traceparent)
         request = parsed.in_engine(self._answers, stream)
-        connection.start_request(request)
         if parsed.stream and self.spec.emulation.first_chunk == "role_early":
             connection.write(self._opening(stream))
         self.scheduler.submit(request, time.monotonic())
         if self._step is None:
             self._schedule(time.monotonic())
+        return request
 
     def _check_admission(self, connection: AnswerConnection, parsed: ParsedRequest) -> None:
         """Apply out-of-memory and rejection faults and the queue limit. Raises RequestRejected, RejectedInStream."""

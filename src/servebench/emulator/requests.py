@@ -56,13 +56,13 @@ class ParsedRequest:
     """What a request's body asks for, and at which route. `pieces` are the tokens of the answer."""
 
     api: str
-    stream: bool
-    usage: bool
+    stream: bool = False
+    usage: bool = True
     prompt: str
     prompt_tokens: int
     pieces: list[str]
-    structured: bool
-    ends_itself: bool
+    structured: bool = False
+    ends_itself: bool = True
     texts: int = 0
 
     @property
@@ -122,14 +122,8 @@ def _pooled(api: str, body: Mapping[str, Any]) -> ParsedRequest:
         raise RequestRejected(400, "a text or a list of texts is required")
     prompts = [query + str(one) for one in texts]
     tokens = sum(text.count_tokens(str(one)) for one in texts) + len(texts) * text.count_tokens(query)
-    more: dict[str, Any] = {
-        "stream": False,
-        "usage": True,
-        "structured": False,
-        "ends_itself": True,
-        "texts": len(texts),
-    }
-    return ParsedRequest(api=api, prompt="".join(prompts), prompt_tokens=max(1, tokens), pieces=["."], **more)
+    prompt = "".join(prompts)
+    return ParsedRequest(api=api, prompt=prompt, prompt_tokens=max(1, tokens), pieces=["."], texts=len(texts))
 
 
 def as_chat(spec: EmulationSpec, api: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
