@@ -18,7 +18,7 @@ from servebench.contracts.results import Point, Record
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.stored import RunData, mapping
 from servebench.contracts.telemetry import Reading
-from servebench.engine.launchers.simulated import SimulatedEngine, SimulatedLauncher
+from servebench.engine.launchers.emulated import SimulatedEngine, SimulatedLauncher
 from servebench.engine.pool import EngineLease, EnginePool, launch_context
 from servebench.load.plan.levels import PlannedPoint, level_at
 from servebench.load.plan.search import SearchAnswer

@@ -10,7 +10,7 @@ import pytest
 
 from servebench.contracts.emulation import Emulation, EmulationSpec, Variation
 from servebench.contracts.exchange import PlannedRequest, PointPlan
-from servebench.engine.launchers.simulated import SimulatedEngine
+from servebench.engine.launchers.emulated import SimulatedEngine
 from servebench.load.client.scheduler import LEFT
 from servebench.measure.derive import e2e_ms, lateness_ms, ttft_ms
 from servebench.run.simulated import SimulatedLoad, virtual_engine

@@ -24,5 +24,5 @@ def servebench_launchers() -> Mapping[str, str]:
         "docker": "servebench.engine.launchers.docker:DockerLauncher",
         "attach": "servebench.engine.launchers.attach:AttachLauncher",
         "emulated": "servebench.engine.launchers.emulated:EmulatedLauncher",
-        "simulated": "servebench.engine.launchers.simulated:SimulatedLauncher",
+        "simulated": "servebench.engine.launchers.emulated:SimulatedLauncher",
     }

@@ -24,7 +24,7 @@ from servebench.contracts.telemetry import VOCABULARY, Reading
 from servebench.emulator.requests import RequestRejected
 from servebench.emulator.responses import timings_of
 from servebench.emulator.virtual import VirtualAnswer, VirtualEngine
-from servebench.engine.launchers.simulated import SimulatedEngine
+from servebench.engine.launchers.emulated import SimulatedEngine
 from servebench.load.client.job import PhaseJob, WireRequest, plan_facts, request_facts
 from servebench.load.client.progress import Counts
 from servebench.load.client.scheduler import ANSWERED, LEFT, Scheduler

@@ -8,7 +8,7 @@ import pytest
 from servebench.contracts.settings import ModelSettings
 from servebench.emulator import __main__ as emulator
 from servebench.engine.adapters.vllm import VllmEngine
-from servebench.engine.launchers.simulated import SimulatedLauncher, SimulatedSettings
+from servebench.engine.launchers.emulated import SimulatedLauncher, SimulatedSettings
 
 
 @pytest.mark.parametrize(("quantization", "gigabytes"), [(None, "16.00"), ("fp8", "8.00")])
