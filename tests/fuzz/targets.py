@@ -10,7 +10,7 @@ import orjson
 from servebench.contracts.exchange import Exchange
 from servebench.contracts.phase import PhaseFacts
 from servebench.measure.derive import record
-from servebench.protocol import answer, http, sse
+from servebench.protocol import answer, framing, sse
 from servebench.protocol.errors import error_text
 from servebench.protocol.framing import Framing, FramingError
 from servebench.protocol.kinds.table import KINDS
@@ -28,7 +28,7 @@ def pieces(data: bytes, size: int) -> list[tuple[int, bytes]]:
 
 
 def decoded(data: bytes, size: int) -> tuple[object, ...]:
-    got = http.decode(pieces(data, size))
+    got = framing.decode(pieces(data, size))
     # which of two errors is reported may depend on the cuts
     return got.status, got.headers, b"".join(part for _, part in got.body), got.complete, got.error is None
 
@@ -59,9 +59,9 @@ def fuzz_framing(data: bytes) -> None:
         got = ends(data, size)
         if isinstance(end, int):
             assert got == -(-end // size), (size, got, end)
-            reader = http.decode([(0, data[:end])])
+            reader = framing.decode([(0, data[:end])])
             assert reader.complete or reader.error, reader
-            assert not http.decode([(0, data[: end - 1])]).complete
+            assert not framing.decode([(0, data[: end - 1])]).complete
         else:
             assert got == end, (size, got, end)
 
@@ -100,7 +100,7 @@ def fuzz_answer(data: bytes) -> None:
     """A whole answer that is not streamed, the same as it arrives, and its error message."""
     length = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data)
     for kind in KINDS.values():
-        answer.read(http.decode([(0, length + data)]), kind.scan())
+        answer.read(framing.decode([(0, length + data)]), kind.scan())
         content = answer.FirstContent(kind.scan())
         for _, piece in pieces(data, 7):
             content.feed(piece)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servebench.protocol.framing import HEADER_BYTES_MAX
-from servebench.protocol.http import HttpResponse, decode
+from servebench.protocol.framing import HttpResponse, decode
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

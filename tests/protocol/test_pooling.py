@@ -6,7 +6,7 @@ import pytest
 
 from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Request
-from servebench.protocol import answer, http
+from servebench.protocol import answer, framing
 from servebench.protocol.kinds.table import KINDS
 
 EMBEDDINGS, RERANK = KINDS["embeddings"], KINDS["rerank"]
@@ -41,7 +41,7 @@ def read(kind, document):
     body = json.dumps(document).encode()
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
     scan = kind.scan()
-    answer.read(http.decode([(1, head), (2, body)]), scan)
+    answer.read(framing.decode([(1, head), (2, body)]), scan)
     return scan
 
 

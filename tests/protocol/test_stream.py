@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servebench.protocol import answer, http, stream
+from servebench.protocol import answer, framing, stream
 from servebench.protocol.kinds.openai import ChoicesScan
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -30,7 +30,7 @@ def shown(scan):
 
 def same(reads):
     """What both ways return, after checking that it is the same."""
-    whole = http.decode(reads)
+    whole = framing.decode(reads)
     scan = ChoicesScan()
     message = stream.read(reads, scan)
     assert (message.status, message.headers, message.complete, message.error) == (

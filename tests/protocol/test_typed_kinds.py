@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Message, Request
-from servebench.protocol import answer, http, stream
+from servebench.protocol import answer, framing, stream
 from servebench.protocol.kinds.table import KINDS
 
 RESPONSES, MESSAGES = KINDS["responses"], KINDS["messages"]
@@ -54,7 +54,7 @@ def read(kind, reads):
     """What is read in one pass, after checking that the separate readers find the same."""
     scan, general = kind.scan(), kind.scan()
     assert stream.read(reads, scan).error is None
-    answer.read(http.decode(reads), general)
+    answer.read(framing.decode(reads), general)
     assert shown(scan) == shown(general)
     return scan
 

@@ -23,7 +23,7 @@ from servebench.engine.weights import GGUF_QUANTIZATION
 from servebench.foreign.readers import read_foreign
 from servebench.measure.content import needles_found
 from servebench.measure.derive import record
-from servebench.protocol import answer, http, sse, stream
+from servebench.protocol import answer, framing, sse, stream
 from servebench.protocol.errors import error_text
 from servebench.protocol.framing import Framing, FramingError
 from servebench.protocol.json_values import load_object
@@ -158,9 +158,9 @@ READERS = {
     "printed": _printed,
     "engine's log": _in_file(_log, "engine.log"),
     "growing log": _in_file(_growing_log, "engine.log"),
-    "http": lambda text: http.decode(_pieces(text.encode())),
-    "http head": lambda text: http.decode(_pieces(b"HTTP/1.1 200 OK\r\n" + text.encode())),
-    "http body": lambda text: http.decode(_pieces(_chunked(text.encode()))),
+    "http": lambda text: framing.decode(_pieces(text.encode())),
+    "http head": lambda text: framing.decode(_pieces(b"HTTP/1.1 200 OK\r\n" + text.encode())),
+    "http body": lambda text: framing.decode(_pieces(_chunked(text.encode()))),
     "framing": lambda text: _framing(_chunked(text.encode())),
     "framing of a head": lambda text: _framing(b"HTTP/1.1 200 OK\r\nX: " + text.encode()),
     "chunks": lambda text: _framing(HEAD + text.encode()),

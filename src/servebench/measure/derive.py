@@ -28,8 +28,9 @@ from servebench.contracts.exchange import Exchange, WireOutcome
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Outcome, Record
 from servebench.measure.timings import timing_columns
-from servebench.protocol import answer, http, stream
+from servebench.protocol import answer, stream
 from servebench.protocol.errors import describe_http_error, error_message, error_text, retry_after_s
+from servebench.protocol.framing import HttpResponse
 from servebench.protocol.kinds.table import kind_named
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
@@ -176,7 +177,7 @@ def _between_ms(start_ns: int | None, end_ns: int | None) -> float | None:
 def _outcome(
     wire: WireOutcome,
     said: str | None,
-    message: http.HttpResponse,
+    message: HttpResponse,
     scan: answer.AnswerScan,
     asked_output_tokens: int | None,
 ) -> tuple[Outcome, str | None]:

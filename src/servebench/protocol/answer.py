@@ -9,8 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 import orjson
 
 from servebench.contracts.results import CountedBy
-from servebench.protocol import http, sse
+from servebench.protocol import sse
 from servebench.protocol.errors import error_code, error_message, shorten
+from servebench.protocol.framing import HttpResponse
 from servebench.protocol.json_values import decode_text, join_text, load_object
 
 DONE = b"[DONE]"
@@ -22,7 +23,7 @@ CALL_TOKENS = 12
 """What models write around the name and the arguments of a tool call, which is not sent: Hermes' tags and keys take 11."""
 
 
-def read(response: http.HttpResponse, scan: AnswerScan) -> None:
+def read(response: HttpResponse, scan: AnswerScan) -> None:
     """Add what is in a response of status 2xx to a scan; nothing of any other. Never raises for what a server sent."""
     if response.status is None or not 200 <= response.status < 300:
         return
@@ -198,7 +199,7 @@ def _growth(counts: list[int | None]) -> list[int] | None:
     return steps if before else None
 
 
-def _is_streamed(response: http.HttpResponse) -> bool:
+def _is_streamed(response: HttpResponse) -> bool:
     """Decide by the content type, else by the first character: some servers stream as JSON or without a content type."""
     if "event-stream" in response.headers.get("content-type", "").lower():
         return True

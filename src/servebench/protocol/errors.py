@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from servebench.protocol.http import HttpResponse
+from servebench.protocol.framing import HttpResponse
 from servebench.protocol.json_values import decode_text, join_text, load_object, object_at
 from servebench.util.redaction import redact_text
 from servebench.util.safe_text import in_one_line

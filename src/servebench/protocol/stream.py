@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from servebench.contracts.exchange import Reads
-from servebench.protocol import answer, http, sse
-from servebench.protocol.framing import ChunkStarts, FramingError, ResponseHead
+from servebench.protocol import answer, sse
+from servebench.protocol import framing as http
 
 PROBE = "text?"
 LEARN_MAX = 8
@@ -43,7 +43,7 @@ def read(reads: Sequence[tuple[int, bytes]], scan: answer.AnswerScan) -> http.Ht
     return http.HttpResponse(status=head.status, headers=head.headers, complete=complete, error=error)
 
 
-def _is_usual(head: ResponseHead) -> bool:
+def _is_usual(head: http.ResponseHead) -> bool:
     headers = head.headers
     return (
         head.status == 200
@@ -102,7 +102,7 @@ def _follow(start: http.ResponseStart, reads: Reads, scan: answer.AnswerScan) ->
                 shape = learn(data, body, parsed[0].data, chunk, scan) or shape
                 learned += 1
             parsed.clear()
-    except FramingError as problem:
+    except http.FramingError as problem:
         error = str(problem)
         # the chunks before the fault count, even those of the same read
         parser.feed(stamp_ns, b"".join(parts), index + 1)
@@ -121,7 +121,7 @@ class EventShape:
         texts are appended to `parts`."""
         self._after = after
         self._cut = -len(after)
-        self._heads = ChunkStarts(before, digits)
+        self._heads = http.ChunkStarts(before, digits)
         self.parts = parts
 
     def fits(self, data: bytes) -> bool:

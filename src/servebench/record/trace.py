@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from servebench.protocol import answer, http
+from servebench.protocol import answer, framing
 from servebench.protocol.json_values import join_text, load_object
 from servebench.protocol.kinds.kind import RequestKind
 from servebench.protocol.kinds.table import KINDS
@@ -93,7 +93,7 @@ class Trace:
         kind, asked = kind_at(path), load_object(parts[0])
         if kind is None or asked is None:
             return None
-        scan, response = kind.scan(), http.decode(list(zip(stamps, parts[1:], strict=True)))
+        scan, response = kind.scan(), framing.decode(list(zip(stamps, parts[1:], strict=True)))
         answer.read(response, scan)
         text = prompt_text(asked, self._hasher)
         data = text.encode("utf-8", "surrogatepass")
