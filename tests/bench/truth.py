@@ -23,8 +23,7 @@ import numpy as np
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
 from servebench.load.client.spool import read_spool
-from servebench.load.coordinator.drive import drive
-from servebench.load.coordinator.share import worker_spools
+from servebench.load.coordinator.drive import drive, worker_spools
 from servebench.measure import derive
 
 HERE = Path(__file__).parent

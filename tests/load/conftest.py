@@ -11,8 +11,7 @@ import pytest
 from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
 from servebench.load.client.connection import ANCILLARY_BYTES, SO_TIMESTAMPNS
 from servebench.load.client.spool import read_spool
-from servebench.load.coordinator.drive import drive
-from servebench.load.coordinator.share import worker_spools
+from servebench.load.coordinator.drive import drive, worker_spools
 
 
 @pytest.fixture(scope="session", autouse=True)

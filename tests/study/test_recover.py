@@ -14,7 +14,7 @@ from servebench.contracts.telemetry import Reading
 from servebench.engine.tokenize import ApproximateTokenizer
 from servebench.load.client.connection import TIMESPEC
 from servebench.load.client.spool import end_frame, meta_frame, reads_frame, sent_frame
-from servebench.load.coordinator.share import worker_spools
+from servebench.load.coordinator.drive import worker_spools
 from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import registry
 from servebench.run.phase import discard_spools, dump_facts, load_facts, records_of, references_of

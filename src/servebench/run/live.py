@@ -15,8 +15,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.engine.pool import EngineLease
 from servebench.load.client.progress import Counts
-from servebench.load.coordinator.drive import Drive, drive_together
-from servebench.load.coordinator.share import worker_spools
+from servebench.load.coordinator.drive import Drive, drive_together, worker_spools
 from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, last_failure
 from servebench.run.phase import discard_spools, dump_facts, facts_file, records_of

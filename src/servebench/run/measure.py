@@ -14,7 +14,7 @@ from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, Sto
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
-from servebench.load.coordinator.share import worker_count
+from servebench.load.coordinator.drive import worker_count
 from servebench.load.plan.levels import PlannedPoint, with_trace_times
 from servebench.load.plan.schedule import (
     fillers_to_prepare,

@@ -16,7 +16,7 @@ from servebench.engine.adapters.flags import flag_name
 from servebench.engine.pool import Found, launch_context, same_server
 from servebench.engine.supervisor.ports import describe_owner, free_port, port_problem
 from servebench.engine.tokenize import EmulatedTokenizer, tokenizer_guesses
-from servebench.load.coordinator.share import worker_count
+from servebench.load.coordinator.drive import worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
 from servebench.run.fits import fit_faults

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
-from servebench.load.coordinator.share import merge_reports, split_plan, worker_count, worker_spools
+from servebench.load.coordinator.drive import merge_reports, split_plan, worker_count, worker_spools
 
 
 @pytest.mark.parametrize(
