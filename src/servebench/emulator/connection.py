@@ -18,10 +18,8 @@ REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not All
 
 
 def body_of(buffer: bytes | bytearray, start: int, headers: Mapping[str, str]) -> tuple[bytes, int] | None:
-    """Return a request's body and where the next request begins; None while the body is incomplete. Pure.
-
-    The body has a length or is chunked (RFC 9112, 7.1). Raises ValueError if the length is invalid.
-    """
+    """Return a request's body and where the next request begins; None while the body is incomplete. Pure. The body has a length
+    or is chunked (RFC 9112, 7.1). Raises ValueError if the length is invalid."""
     if "chunked" not in headers.get("transfer-encoding", "").lower():
         end = start + int(headers.get("content-length") or 0)
         return (bytes(buffer[start:end]), end) if len(buffer) >= end else None

@@ -193,11 +193,8 @@ def _fitted(profile: Profile, step: BatchStep) -> float:
 
 
 def kv_capacity(spec: EmulationSpec, shape: ModelShape) -> int:
-    """Return how many tokens of keys and values fit next to the weights.
-
-    A model that does not fit still gets memory for one request of its context length: the emulator imitates the schedule, not
-    the memory of the weights.
-    """
+    """Return how many tokens of keys and values fit next to the weights. A model that does not fit still gets memory for one
+    request of its context length: the emulator imitates the schedule, not the memory of the weights."""
     if spec.kv_tokens is not None:
         return spec.kv_tokens
     fraction = spec.gpu_memory_fraction or spec.emulation.memory_fraction
@@ -229,10 +226,8 @@ def stored_profiles() -> list[dict[str, Any]]:
 
 
 def profile_for(spec: EmulationSpec) -> Profile | None:
-    """Return the profile of this engine, GPU, number of GPUs and model; None if there is none (the roofline is used).
-
-    A profile with a `variant` applies only to that backend of the engine.
-    """
+    """Return the profile of this engine, GPU, number of GPUs and model; None if there is none (the roofline is used). A profile
+    with a `variant` applies only to that backend of the engine."""
     for entry in stored_profiles():
         if (
             entry["engine"] == spec.engine

@@ -73,18 +73,14 @@ def text_of_ids(ids: Sequence[int]) -> str:
 
 
 def schema_value(schema: Mapping[str, Any], key: int) -> Any:
-    """Return a value that a JSON Schema allows: types, enums, properties, bounds, references to `$defs`.
-
-    Deterministic. Other keywords are ignored.
-    """
+    """Return a value that a JSON Schema allows: types, enums, properties, bounds, references to `$defs`. Deterministic. Other
+    keywords are ignored."""
     return _SchemaSampler(schema, random.Random(key)).value(schema, 0)
 
 
 def regex_text(pattern: str, rng: random.Random) -> str:
     """Return a text that a simple regular expression matches: literals, classes, repetitions, groups and alternatives.
-
-    Look-arounds and back-references are ignored. An invalid expression gives an empty text.
-    """
+    Look-arounds and back-references are ignored. An invalid expression gives an empty text."""
     try:
         parsed = parser.parse(pattern)
     except re.error:

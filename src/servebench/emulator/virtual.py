@@ -199,10 +199,8 @@ class VirtualEngine:
             answer.event_s.pop()
 
     def run_until(self, limit_s: float) -> tuple[float, list[VirtualAnswer]]:
-        """Run until an answer is complete, but not beyond `limit_s`; return that moment and the complete answers.
-
-        `math.inf` as a limit runs until an answer is complete or nothing is left to do; the moment is then infinite.
-        """
+        """Run until an answer is complete, but not beyond `limit_s`; return that moment and the complete answers. `math.inf` as a
+        limit runs until an answer is complete or nothing is left to do; the moment is then infinite."""
         while True:
             if self._step is None:
                 ready_s = self.scheduler.next_ready_s()

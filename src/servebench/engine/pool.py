@@ -32,11 +32,8 @@ EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLease:
-    """A running engine that a run may use.
-
-    `uses` counts the earlier runs on the same start. Above 0 the cold start belongs to them, and prompts must differ from
-    theirs, since a prefix cache would answer otherwise.
-    """
+    """A running engine that a run may use. `uses` counts the earlier runs on the same start. Above 0 the cold start belongs to
+    them, and prompts must differ from theirs, since a prefix cache would answer otherwise."""
 
     engine: Engine
     launcher: Launcher
@@ -126,10 +123,8 @@ class EnginePool:
         return EnginePool(self._registry, self._events, self._cache_dir, self._port_of, self._found)
 
     def acquire(self, settings: RunSettings, *, log_path: Path) -> EngineLease:
-        """Return the engine for these settings: the running one if it is the same and alive, else a new one.
-
-        Raises EngineError or PreflightError; nothing is left running then.
-        """
+        """Return the engine for these settings: the running one if it is the same and alive, else a new one. Raises EngineError
+        or PreflightError; nothing is left running then."""
         if self._current is not None:
             current, lease = self._current
             if self._is_same(current, settings) and not lease.running.died():
@@ -257,10 +252,8 @@ class EnginePool:
             self._logs.append(log_path)
 
     def clean_logs(self) -> None:
-        """Remove secrets from the logs of stopped engines: many engines print their settings, keys included.
-
-        What is not finished, because it takes too long, is interrupted or the disk is full, `servebench recover` finishes.
-        """
+        """Remove secrets from the logs of stopped engines: many engines print their settings, keys included. What is not
+        finished, because it takes too long, is interrupted or the disk is full, `servebench recover` finishes."""
         running = self._current[1].owner_log if self._current is not None else None
         for path in [path for path in self._logs if path != running]:
             self._logs.remove(path)

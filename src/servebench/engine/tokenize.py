@@ -44,10 +44,7 @@ class EmulatedTokenizer(ApproximateTokenizer):
 
 def tokenizer_file(model: ModelSettings) -> Path | None:
     """Return the model's `tokenizer.json`: `model.tokenizer`, else the one in the model's folder or in the local cache of the
-    Hugging Face hub; None if there is none.
-
-    Raises ConfigError if `model.tokenizer` does not exist.
-    """
+    Hugging Face hub; None if there is none. Raises ConfigError if `model.tokenizer` does not exist."""
     if model.tokenizer is not None:
         named = Path(model.tokenizer).expanduser()
         named = named / "tokenizer.json" if named.is_dir() else named
@@ -103,10 +100,8 @@ def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSetting
 
 
 def offline_tokenizer(model: ModelSettings) -> Tokenizer:
-    """Return the most exact tokenizer available without an engine: the model's file, or an approximation.
-
-    Raises ConfigError if the file cannot be used.
-    """
+    """Return the most exact tokenizer available without an engine: the model's file, or an approximation. Raises ConfigError if
+    the file cannot be used."""
     path = tokenizer_file(model)
     try:
         return FileTokenizer(path) if path is not None else ApproximateTokenizer()

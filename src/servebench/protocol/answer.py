@@ -208,10 +208,8 @@ def _is_streamed(response: HttpResponse) -> bool:
 
 
 class ContentEvents:
-    """Adds the events of a stream to a scan, one after another.
-
-    `bad` says what is wrong with the last event; that is an error once another event follows.
-    """
+    """Adds the events of a stream to a scan, one after another. `bad` says what is wrong with the last event; that is an error
+    once another event follows."""
 
     __slots__ = ("_scan", "bad")
 

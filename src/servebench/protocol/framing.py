@@ -56,9 +56,7 @@ class FramingError(Exception):
 
 class ResponseHead(NamedTuple):
     """A response's status and headers. Names are in lower case; the values of a repeated one are joined with commas.
-
-    `minor_version` is 0 for HTTP/1.0. Heads are cached and shared: do not change `headers`.
-    """
+    `minor_version` is 0 for HTTP/1.0. Heads are cached and shared: do not change `headers`."""
 
     status: int
     headers: dict[str, str]
@@ -121,10 +119,8 @@ class Framing:
         return self._state == self.UNTIL_CLOSE
 
     def feed(self, data: bytes, parts: list[bytes] | None = None) -> bool:
-        """Take the bytes of one read and return whether the response is complete.
-
-        The body bytes are appended to `parts` where that is given; those before an error too. Raises FramingError.
-        """
+        """Take the bytes of one read and return whether the response is complete. The body bytes are appended to `parts` where
+        that is given; those before an error too. Raises FramingError."""
         if self.between:
             # the usual read is exactly one chunk: an SSE event
             line = SIZE_LINES[len(data)]

@@ -30,9 +30,7 @@ RUN = 256
 
 def read(reads: Sequence[tuple[int, bytes]], scan: answer.AnswerScan) -> http.HttpResponse:
     """Return the response in `reads`, (stamp, bytes) in order, and add what is in it to a new scan. Never raises for its input.
-
-    The body of a streamed answer is not kept: its content is in the scan.
-    """
+    The body of a streamed answer is not kept: its content is in the scan."""
     start = http.find_head(reads)
     head = start.framing.head
     if head is None or start.error is not None or not _is_usual(head):
@@ -140,10 +138,8 @@ class EventShape:
         return text
 
     def take(self, block: bytes, bounds: Sequence[int], first: int, stop: int) -> int:
-        """Take the texts of the reads from `first` on, before `stop`, that have this shape, all at once; return how many.
-
-        0 when a text is empty or not a JSON string. Reads lie in `block` between their `bounds`.
-        """
+        """Take the texts of the reads from `first` on, before `stop`, that have this shape, all at once; return how many. 0 when
+        a text is empty or not a JSON string. Reads lie in `block` between their `bounds`."""
         # the events of another shape come last: the finish reason, the usage
         while stop > first and not self.fits(block[bounds[stop - 1] : bounds[stop]]):
             stop -= 1

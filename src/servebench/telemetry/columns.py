@@ -41,10 +41,8 @@ class _Series:
         ]
 
     def growth(self) -> float | None:
-        """Return how much a counter grew from the first sample to the last; None with fewer than two, or if it fell.
-
-        A counter that is missing at first was 0: some engines show a counter only once it has counted.
-        """
+        """Return how much a counter grew from the first sample to the last; None with fewer than two, or if it fell. A counter
+        that is missing at first was 0: some engines show a counter only once it has counted."""
         total = 0.0
         for times, values in self.arrays():
             late = times[0] > self.began_ns

@@ -70,10 +70,8 @@ class EngineMetricsSource(TelemetrySource):
 def translate_names(
     all_series: Sequence[tuple[str, str, float]], names: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, float]]:
-    """Return {common name: (the engine's name, value)}, with the series of one name combined.
-
-    A name may be a sum of names (`a + b`), which needs all of them. The first available name wins.
-    """
+    """Return {common name: (the engine's name, value)}, with the series of one name combined. A name may be a sum of names (`a +
+    b`), which needs all of them. The first available name wins."""
     values: dict[str, list[float]] = {}
     for name, _, value in all_series:
         values.setdefault(name, []).append(value)

@@ -32,9 +32,7 @@ AMD_POWER_KEYS = ("socket_power", "current_socket_power", "average_socket_power"
 
 class DriverSource(TelemetrySource):
     """Reads the GPUs of one maker through its driver's library, by index. Values that a GPU does not provide are left out.
-
-    Importing it needs neither a GPU nor the library.
-    """
+    Importing it needs neither a GPU nor the library."""
 
     label: ClassVar[str] = ""
     """The prefix of the index in a reading's label."""
@@ -88,10 +86,8 @@ class DriverSource(TelemetrySource):
         return values
 
     def _foreign(self, used: Mapping[int, float]) -> dict[str, float]:
-        """Return what processes other than the engine's used, by their labels.
-
-        In a container the driver may use pids of the host: only if it lists a process of the engine can it be trusted.
-        """
+        """Return what processes other than the engine's used, by their labels. In a container the driver may use pids of the
+        host: only if it lists a process of the engine can it be trusted."""
         root = self.subject.running.pid
         if not used or root is None:
             return {}

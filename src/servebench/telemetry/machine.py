@@ -182,10 +182,8 @@ def _line_of(pid: int, tasks: Mapping[int, Task]) -> Iterator[int]:
 
 
 def used_ticks(before: Mapping[int, Task], now: Mapping[int, Task]) -> dict[int, int]:
-    """Return the ticks that each living process used between two looks, with those of children that came and went.
-
-    A parent gets the time of its children when they end: what was seen of them before is taken off.
-    """
+    """Return the ticks that each living process used between two looks, with those of children that came and went. A parent gets
+    the time of its children when they end: what was seen of them before is taken off."""
     same = {pid for pid, task in now.items() if pid in before and before[pid].began == task.began}
     known: dict[int, int] = {}
     for pid, task in before.items():

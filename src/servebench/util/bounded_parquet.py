@@ -33,10 +33,8 @@ def read_parquet(
     only: tuple[str, str] | None = None,
 ) -> pa.Table:
     """Return a table with the columns of `schema`, else `columns`, else all. With a schema, `only` (a column and a text) keeps
-    the rows that have this text. `check` gets the metadata first.
-
-    Raises OSError, ValueError, pa.ArrowException, and what `check` does.
-    """
+    the rows that have this text. `check` gets the metadata first. Raises OSError, ValueError, pa.ArrowException, and what `check`
+    does."""
     import pyarrow.parquet as pq
 
     with open_regular(path) as file:

@@ -9,11 +9,9 @@ CACHE_VARIABLE = "SERVEBENCH_CACHE"
 
 
 def cache_folder() -> Path:
-    """Return where models, other big files and the signing key are kept: `SERVEBENCH_CACHE`, else `~/.cache/servebench`.
-
-    Raises ConfigError for a relative SERVEBENCH_CACHE: a stranger's folder could bring its own key. A relative
-    XDG_CACHE_HOME is ignored, as the XDG Base Directory Specification says.
-    """
+    """Return where models, other big files and the signing key are kept: `SERVEBENCH_CACHE`, else `~/.cache/servebench`. Raises
+    ConfigError for a relative SERVEBENCH_CACHE: a stranger's folder could bring its own key. A relative XDG_CACHE_HOME is
+    ignored, as the XDG Base Directory Specification says."""
     asked = os.environ.get(CACHE_VARIABLE)
     if asked:
         folder = Path(asked).expanduser()

@@ -107,10 +107,8 @@ _EXIT_CODES = {
 
 
 class ServebenchError(Exception):
-    """Base of every error that is shown to the user as one line.
-
-    `kind` is the failure of a run that the error ends; `exit_code` follows from it.
-    """
+    """Base of every error that is shown to the user as one line. `kind` is the failure of a run that the error ends; `exit_code`
+    follows from it."""
 
     kind = FailureKind.OTHER
     exit_code: ClassVar[int] = 1

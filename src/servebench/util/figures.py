@@ -45,10 +45,8 @@ def short_number(value: float | None) -> str:
 
 
 def with_interval(row: ColumnValues, column: str) -> str:
-    """Return a column's value with half the width of its 95% interval (the larger side) where the row has one.
-
-    The half has two significant digits, and the value no digit beyond them: `2,060 ±160`, `78 ±16`, `99.2 ±1.5`.
-    """
+    """Return a column's value with half the width of its 95% interval (the larger side) where the row has one. The half has two
+    significant digits, and the value no digit beyond them: `2,060 ±160`, `78 ±16`, `99.2 ±1.5`."""
     return plus_minus(row.get(column), row.get(f"{column}_low"), row.get(f"{column}_high"))
 
 

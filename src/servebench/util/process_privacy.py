@@ -18,10 +18,8 @@ ARGUMENTS_START = 48 - 3
 
 
 def hide_secrets() -> None:
-    """Overwrite the secrets of our own command line with stars, where the system lets us (Linux); else it stays.
-
-    The words that Python gave us are not touched; their secrets are taken for secrets from now on.
-    """
+    """Overwrite the secrets of our own command line with stars, where the system lets us (Linux); else it stays. The words that
+    Python gave us are not touched; their secrets are taken for secrets from now on."""
     words = sys.argv[1:]
     secrets = [
         (word, common_prefix_length(word, safe))

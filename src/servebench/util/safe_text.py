@@ -83,9 +83,7 @@ def markdown_code(text: str) -> str:
 
 def clean_csv(value: object) -> object:
     """Return the value of a CSV cell: a text that a spreadsheet would calculate gets an apostrophe before it; numbers stay.
-
-    `csv_text` takes the apostrophe off again.
-    """
+    `csv_text` takes the apostrophe off again."""
     if not isinstance(value, str):
         return value
     text = clean_terminal(value)

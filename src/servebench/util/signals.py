@@ -12,10 +12,8 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def leave_stopping_to_the_parent() -> None:
-    """Ignore the stopping signals in a process that its parent stops.
-
-    A terminal sends these signals to both, as does a kill of the whole process group, and the parent decides what they mean.
-    """
+    """Ignore the stopping signals in a process that its parent stops. A terminal sends these signals to both, as does a kill of
+    the whole process group, and the parent decides what they mean."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 
@@ -64,10 +62,8 @@ def interrupts(*, also: Sequence[signal.Signals] = ()) -> Iterator[None]:
 
 @contextmanager
 def defer_stop_signals() -> Iterator[None]:
-    """Defer stop signals that have a Python handler until the block ends; each is then delivered once.
-
-    Keep the block short or bounded. Outside the main thread this does nothing: handlers do not run there.
-    """
+    """Defer stop signals that have a Python handler until the block ends; each is then delivered once. Keep the block short or
+    bounded. Outside the main thread this does nothing: handlers do not run there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

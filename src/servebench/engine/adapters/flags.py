@@ -21,11 +21,8 @@ SHARED_SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class FlagTable:
-    """How an engine spells the shared settings.
-
-    `flags` maps a setting to its flag; `switches` maps a boolean setting to the arguments for true and for false. Any other
-    shared setting is unsupported; `unsupported_reasons` explains why.
-    """
+    """How an engine spells the shared settings. `flags` maps a setting to its flag; `switches` maps a boolean setting to the
+    arguments for true and for false. Any other shared setting is unsupported; `unsupported_reasons` explains why."""
 
     flags: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)

@@ -30,10 +30,8 @@ SHARED: Mapping[Limit, Sequence[Knob]] = {
 def engine_knobs(
     table: FlagTable, own: Mapping[Limit, Sequence[Knob]], *, max_num_seqs: int | None = None
 ) -> dict[Limit, Sequence[Knob]]:
-    """Return for each limit the shared settings that the engine has a flag for, then its `own`.
-
-    `max_num_seqs` is the least that the engine uses by default, if that is known: with fewer running it is not the limit.
-    """
+    """Return for each limit the shared settings that the engine has a flag for, then its `own`. `max_num_seqs` is the least that
+    the engine uses by default, if that is known: with fewer running it is not the limit."""
     defaults = {MAX_NUM_SEQS.key: max_num_seqs}
     names = {knob.key: knob.key.removeprefix("engine.") for knobs in SHARED.values() for knob in knobs}
     shared = {

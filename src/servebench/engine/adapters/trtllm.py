@@ -178,10 +178,8 @@ class TrtllmEngine(Engine):
         return Command(argv=("sh", "-c", script, "trtllm", str(config), options, *arguments), env=dict(settings.env))
 
     def timings_after_load(self, context: LaunchContext, running: RunningEngine) -> Mapping[str, ServerTimings]:
-        """Return the times of `GET /perf_metrics`, which empties the server's list.
-
-        Newer versions name answers by the same number (`serve/postprocess_handlers.py`); those of older ones are not found.
-        """
+        """Return the times of `GET /perf_metrics`, which empties the server's list. Newer versions name answers by the same
+        number (`serve/postprocess_handlers.py`); those of older ones are not found."""
         options: Any = {"verify_tls": running.verify_tls, "timeout_s": KEPT_TIMEOUT_S, "bytes_max": KEPT_BYTES_MAX}
         with client(running.headers, **options) as http:
             listed = json_at(http, f"{running.root_url}/perf_metrics")

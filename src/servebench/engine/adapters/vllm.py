@@ -66,10 +66,8 @@ METRICS = {
 
 
 def vllm_timings(answer: Mapping[str, Any]) -> ServerTimings:
-    """Return the times in `metrics`, which comes with the usage (`PerRequestMetrics` of 0.32, for answers with n=1).
-
-    Its `time_to_first_token_ms` counts from scheduling: it is the prefill.
-    """
+    """Return the times in `metrics`, which comes with the usage (`PerRequestMetrics` of 0.32, for answers with n=1). Its
+    `time_to_first_token_ms` counts from scheduling: it is the prefill."""
     metrics = object_at(answer, "metrics")
     return ServerTimings(
         queue_ms=milliseconds(metrics.get("queue_time_ms")),

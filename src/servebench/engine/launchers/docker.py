@@ -80,10 +80,8 @@ def gpu_arguments(engine: Engine, context: LaunchContext, settings: DockerSettin
 
 
 def inner_context(context: LaunchContext, settings: DockerSettings, executable: str | None) -> LaunchContext:
-    """Return the context as seen inside the container: host, mounted model, and the image's executable.
-
-    A configured `engine.executable` names a program inside the container.
-    """
+    """Return the context as seen inside the container: host, mounted model, and the image's executable. A configured
+    `engine.executable` names a program inside the container."""
     host = EVERYWHERE if settings.network == "bridge" else context.engine.host
     model = context.model
     if model.path is not None:

@@ -30,10 +30,7 @@ def start_and_wait(
 ) -> StartedEngine:
     """Start an engine's command under its guard and wait for a first token; record its start phases and its version, then call
     `when_ready`. A container is reached at `container_host`, which may be `remote`; its processes are unknown, and the command
-    `finish` removes it.
-
-    Raises EngineError; nothing is left running then, nor after Ctrl-C.
-    """
+    `finish` removes it. Raises EngineError; nothing is left running then, nor after Ctrl-C."""
     from servebench.engine.supervisor.endpoint import version_of
     from servebench.engine.supervisor.readiness import ReadinessWatcher
     from servebench.util.bounded_http import client
@@ -82,10 +79,8 @@ def launch_command(
     say: Say,
     version: Callable[[], str | None],
 ) -> StartedEngine:
-    """Run a command on this machine and wait for a first token. `version` is called if the server reports none.
-
-    Raises EngineError; nothing is left running then.
-    """
+    """Run a command on this machine and wait for a first token. `version` is called if the server reports none. Raises
+    EngineError; nothing is left running then."""
     problem = port_problem(context.engine.host, context.port)
     if problem is not None:
         raise problem

@@ -87,9 +87,7 @@ def http_error_reason(error: httpx.HTTPError) -> str:
 
 def served_models(http: httpx.Client, base_url: str, *, aliases: bool = True) -> list[str] | None:
     """Return the model ids, and with `aliases` their other names, that the endpoint lists, each once; None if it has no list.
-
-    Raises httpx.HTTPError if it cannot be reached.
-    """
+    Raises httpx.HTTPError if it cannot be reached."""
     response = http.get(f"{base_url}/models")
     if response.status_code != httpx.codes.OK:
         return None

@@ -60,10 +60,8 @@ def explain_failure(
 
 
 class PhaseReader:
-    """Follow a growing log and stamp each phase marker when its line first appears.
-
-    Reading begins at byte `since`, because a log may still hold the output of an earlier start.
-    """
+    """Follow a growing log and stamp each phase marker when its line first appears. Reading begins at byte `since`, because a log
+    may still hold the output of an earlier start."""
 
     def __init__(self, path: Path, markers: Sequence[PhaseMarker], *, since: int = 0) -> None:
         self.path = path

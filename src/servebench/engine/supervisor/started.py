@@ -44,10 +44,8 @@ class GuardedProcess:
     """
 
     def __init__(self, command: Command, log_path: Path, stop_timeout_s: float, finish: tuple[str, ...] = ()) -> None:
-        """Start the command; the guard runs `finish` after it ended for any reason.
-
-        Raises EngineError if the guard cannot be started. A command that does not exist exits a moment later.
-        """
+        """Start the command; the guard runs `finish` after it ended for any reason. Raises EngineError if the guard cannot be
+        started. A command that does not exist exits a moment later."""
         self.ended: str | None = None
         self.killed: tuple[int, ...] = ()
         self.left: tuple[int, ...] = ()
@@ -171,10 +169,8 @@ class GuardedProcess:
 
 @dataclass(kw_only=True)
 class StartedEngine(RunningEngine):
-    """An engine that was started. Its own output begins at byte `log_start` of `log_path`.
-
-    `port_is_ours`: whether the launcher reserved the port for it (a container's), so that its owner needs no check.
-    """
+    """An engine that was started. Its own output begins at byte `log_start` of `log_path`. `port_is_ours`: whether the launcher
+    reserved the port for it (a container's), so that its owner needs no check."""
 
     engine: Engine
     guarded: GuardedProcess
@@ -200,10 +196,8 @@ class StartedEngine(RunningEngine):
         return self.explain_death()[0] if self.guarded.has_ended() else None
 
     def stop(self) -> StopReport:
-        """Stop the engine and check that no process, port or GPU memory is left.
-
-        Ctrl-C is deferred until then: at most `engine.stop_timeout_s` and the 20 s that the guard and the port may need.
-        """
+        """Stop the engine and check that no process, port or GPU memory is left. Ctrl-C is deferred until then: at most
+        `engine.stop_timeout_s` and the 20 s that the guard and the port may need."""
         if self.report is None:
             with defer_stop_signals():
                 self.report = self._stop()

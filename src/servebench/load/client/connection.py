@@ -152,10 +152,8 @@ class ClientConnection(_HotFields):
             raise wire_failure(OSError(code, os.strerror(code)))
 
     def send(self, data: bytes) -> int:
-        """Hand a request to the kernel and return when, in nanoseconds, its first byte was handed over. Raises WireFailure.
-
-        Bytes that the kernel does not take at once stay in `outgoing` for `flush`.
-        """
+        """Hand a request to the kernel and return when, in nanoseconds, its first byte was handed over. Raises WireFailure. Bytes
+        that the kernel does not take at once stay in `outgoing` for `flush`."""
         self.received = 0
         self.usual = False
         self.framing.reset()

@@ -147,10 +147,8 @@ class ConnectionPool:
         self._close(connection)
 
     def discard_stale(self, connection: ClientConnection, failure: WireFailure) -> bool:
-        """Close the connection if the server closed it while it was idle, and return whether that was so.
-
-        The request on it can be sent again: the server never took it, and the failure is not the server's fault.
-        """
+        """Close the connection if the server closed it while it was idle, and return whether that was so. The request on it can
+        be sent again: the server never took it, and the failure is not the server's fault."""
         unanswered = not (connection.received or connection.held)
         if connection.fresh or not unanswered or failure.outcome not in ("closed", "reset"):
             return False

@@ -138,19 +138,15 @@ class EventLoop:
                 self._take_events(self._wait_s())
 
     def _wait_s(self) -> float:
-        """Return how long to wait when nothing happens: until just before something is due, or until housekeeping.
-
-        The poll rounds up to whole milliseconds; the nap after it is exact.
-        """
+        """Return how long to wait when nothing happens: until just before something is due, or until housekeeping. The poll
+        rounds up to whole milliseconds; the nap after it is exact."""
         now = time.monotonic()
         due = self.phase.scheduler.next_due(now)
         return HOUSEKEEPING_S if due is None else min(HOUSEKEEPING_S, max(0.0, due - now - NAP_S_MAX))
 
     def _take_events(self, timeout_s: float) -> int:
-        """Read what the sockets have; return how many had an event.
-
-        No Python function is called for the usual read: half of what an event costs would be calls.
-        """
+        """Read what the sockets have; return how many had an event. No Python function is called for the usual read: half of what
+        an event costs would be calls."""
         carriers = self.phase.pool.carriers
         reads = 0
         events = self.phase.poller.poll(timeout_s)

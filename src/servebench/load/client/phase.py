@@ -52,10 +52,8 @@ class LoadPhase:
         self.queue_bytes_max = 0
 
     def prepare(self) -> None:
-        """Spool the ids of the requests, and start the process that reads answers if any request needs one.
-
-        Raises WireFailure when that process cannot be started.
-        """
+        """Spool the ids of the requests, and start the process that reads answers if any request needs one. Raises WireFailure
+        when that process cannot be started."""
         job = self.job
         if job.reader is not None:
             try:

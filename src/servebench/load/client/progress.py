@@ -29,10 +29,8 @@ def sum_counts(counts: Iterable[Counts]) -> Counts:
 
 
 class WorkerProgress:
-    """The five counters in a shared page. A torn read is off by one update.
-
-    A sixth counts the updates: a worker that hangs, or was stopped, makes none.
-    """
+    """The five counters in a shared page. A torn read is off by one update. A sixth counts the updates: a worker that hangs, or
+    was stopped, makes none."""
 
     _FORMAT = struct.Struct("<qqqqqq")
 

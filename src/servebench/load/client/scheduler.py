@@ -140,10 +140,8 @@ class Scheduler:
             self._shorten_pauses(now + self._job.idle_cap_s)
 
     def next_due(self, now: float) -> float | None:
-        """Return the next time at which the clock makes something due; None when only an answer can.
-
-        A request that waits for a free stream is not due: the end of another request is what it waits for.
-        """
+        """Return the next time at which the clock makes something due; None when only an answer can. A request that waits for a
+        free stream is not due: the end of another request is what it waits for."""
         due = []
         if self._openings:
             due += [self._start + opens_s for opens_s in self._next_openings(now)]
@@ -161,10 +159,8 @@ class Scheduler:
         return min(due) if due else None
 
     def next_limit(self, now: float) -> float | None:
-        """Return the next time after `now` at which a request times out, or sending or draining ends; None if there is none.
-
-        For a caller that does not poll: `next_due` has everything else that the clock decides.
-        """
+        """Return the next time after `now` at which a request times out, or sending or draining ends; None if there is none. For
+        a caller that does not poll: `next_due` has everything else that the clock decides."""
         while self._timeouts and self.in_flight.get(self._timeouts[0][2]) != self._timeouts[0][1]:
             self._timeouts.popleft()
         limits = [self._timeouts[0][0]] if self._timeouts else []
@@ -260,10 +256,8 @@ class Scheduler:
     def end(
         self, index: int, outcome: WireOutcome, message: str, *, now: float, now_ns: int, reading: bool = False
     ) -> None:
-        """Record that a request ended, and free its stream.
-
-        The requests that wait for it are released. With `reading` they wait until `answer_read` gives the answer's text.
-        """
+        """Record that a request ended, and free its stream. The requests that wait for it are released. With `reading` they wait
+        until `answer_read` gives the answer's text."""
         self.in_flight.pop(index, None)
         begun = self._begun.pop(index, now)
         if outcome == "complete":

@@ -249,10 +249,8 @@ def _groups(requests: Sequence[PlannedRequest]) -> list[str | None]:
 
 
 def merge_reports(reports: Sequence[PhaseReport]) -> PhaseReport:
-    """Return the report of a phase from those of its workers: sums where that makes sense, the worst value elsewhere.
-
-    `workers` counts the reports. Raises ValueError for none.
-    """
+    """Return the report of a phase from those of its workers: sums where that makes sense, the worst value elsewhere. `workers`
+    counts the reports. Raises ValueError for none."""
     if not reports:
         raise ValueError("no worker has reported")
 

@@ -37,9 +37,7 @@ def worker_environment() -> dict[str, str]:
 
 class WorkerProcess:
     """A worker process, how many measured requests it has, the lines that it sends, and the report that is the last of them.
-
-    `died` is the reason why it is lost, None while it is not.
-    """
+    `died` is the reason why it is lost, None while it is not."""
 
     def __init__(self, planned: int, progress: WorkerProgress, command: Sequence[str]) -> None:
         """Start `python -m COMMAND`. Raises LoadError."""
@@ -86,10 +84,8 @@ class WorkerProcess:
         os.set_blocking(self.process.stdin.fileno(), True)
 
     def read_line(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the next line, or None when none came in time.
-
-        Raises LoadError when the worker died or failed, StoreError when it could not write its spool.
-        """
+        """Return the next line, or None when none came in time. Raises LoadError when the worker died or failed, StoreError when
+        it could not write its spool."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._received:
@@ -130,10 +126,8 @@ class WorkerProcess:
         return replace(self.progress.read(), stalled=int(stalled))
 
     def hangs(self) -> bool:
-        """Whether the worker has published nothing for SILENT_S. Must be called once every TICK_S.
-
-        Calls are counted, and the clock is not asked, so that a suspended machine is not taken for a hanging worker.
-        """
+        """Whether the worker has published nothing for SILENT_S. Must be called once every TICK_S. Calls are counted, and the
+        clock is not asked, so that a suspended machine is not taken for a hanging worker."""
         updates = self.progress.updates()
         self._silent_ticks = self._silent_ticks + 1 if updates == self._updates else 0
         self._updates = updates

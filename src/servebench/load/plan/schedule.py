@@ -94,11 +94,8 @@ def point_plan(
     seed: int = 0,
     fillers: int = 0,
 ) -> PointPlan:
-    """Return the plan of a level's warm-up (always a closed loop) or of its point.
-
-    `answer_s` is how long an answer took in the warm-up; without it streams are not staggered. The last `fillers` of the
-    requests are not measured.
-    """
+    """Return the plan of a level's warm-up (always a closed loop) or of its point. `answer_s` is how long an answer took in the
+    warm-up; without it streams are not staggered. The last `fillers` of the requests are not measured."""
     open_loop = level.open_loop and not warmup
     in_flight = level.warmup_concurrency
     if not warmup:
@@ -119,11 +116,8 @@ def point_plan(
 def schedule_requests(
     level: PlannedPoint, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int
 ) -> list[PlannedRequest]:
-    """Return the requests of a point with the times at which they are sent and cancelled.
-
-    Only an open loop has send times; requests after the end of a timed point are left out. Of a random `load.cancel_fraction`
-    the client goes away.
-    """
+    """Return the requests of a point with the times at which they are sent and cancelled. Only an open loop has send times;
+    requests after the end of a timed point are left out. Of a random `load.cancel_fraction` the client goes away."""
     timed, rng = _with_send_times(level, load, requests, seed), random.Random(f"{seed}/{level.point}/cancel")
     if load.cancel_fraction == 0:
         return timed

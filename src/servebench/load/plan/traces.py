@@ -33,10 +33,8 @@ def trace_errors(load: LoadSettings) -> list[str]:
 
 
 def read_arrivals(name: str, point: str | None = None) -> list[float]:
-    """Return arrival times in seconds from the first, in ascending order. `point` selects one of a requests.parquet.
-
-    Raises ConfigError for a file that is missing, of another type, or without an arrival.
-    """
+    """Return arrival times in seconds from the first, in ascending order. `point` selects one of a requests.parquet. Raises
+    ConfigError for a file that is missing, of another type, or without an arrival."""
     path = Path(name).expanduser()
     if path.suffix.lower() == ".parquet":
         times = _read_requests_parquet(path, name, point)

@@ -28,10 +28,8 @@ class WholeAnswer(NamedTuple):
 
 
 class RequestKind(ABC):
-    """How a kind of request is sent, what its answers hold, which columns it has, and how its answers are checked.
-
-    The kinds are in `protocol.kinds.table`. An instance has no state.
-    """
+    """How a kind of request is sent, what its answers hold, which columns it has, and how its answers are checked. The kinds are
+    in `protocol.kinds.table`. An instance has no state."""
 
     name: ClassVar[str]
     """The value of `workload.api` and `quality.api`."""

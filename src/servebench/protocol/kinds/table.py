@@ -41,10 +41,7 @@ def compose(
     engine: Engine, request: Request, model: str, names: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, Any]]:
     """Return the path below the base URL and the JSON body of a streamed request, with only fields that the engine knows, by the
-    `names` that the server has for them.
-
-    Raises ConfigError for a kind that does not exist.
-    """
+    `names` that the server has for them. Raises ConfigError for a kind that does not exist."""
     kind = kind_of(request)
     dialect = replace(engine.dialect, names=names) if names else engine.dialect
     return kind.path_of(dialect), engine.adapt_body(kind.body(request, model, dialect), request)
