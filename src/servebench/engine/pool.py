@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from servebench.contracts.age import FRESH
 from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, StopReport
-from servebench.contracts.events import Activity, Doing, EngineReady, Events, Notice, Said
+from servebench.contracts.events import Doing, EngineReady, Events, Notice, Said
 from servebench.contracts.settings import RunSettings
 from servebench.engine.spans import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
@@ -153,9 +153,9 @@ class EnginePool:
         launcher: Launcher = self._registry.launcher(settings.launch.name)
         context = launch_context(settings, self._cache_dir, self._port_of)
         if launcher.needs_executable:
-            self._doing("preparing_engine", engine)
+            self._events(Doing("preparing_engine", engine.name))
             engine.prepare(context, lambda text: self._events(Said(text)))
-        self._doing("first_token", engine)
+        self._events(Doing("first_token", engine.name))
         # a simulated engine has nothing to say but what servebench has written
         if not launcher.simulated:
             self._mark_unclean(log_path)
@@ -220,9 +220,6 @@ class EnginePool:
             self._without_timings.add(rejected)
         return context, running
 
-    def _doing(self, activity: Activity, engine: Engine) -> None:
-        self._events(Doing(activity, engine.name))
-
     def release(self, next_settings: RunSettings | None) -> StopReport | None:
         """End a run: stop the engine unless the next run (None: there is none) needs the same one."""
         if self._current is None or (next_settings is not None and self._is_same(self._current[0], next_settings)):
@@ -234,7 +231,7 @@ class EnginePool:
         if self._current is None:
             return None
         _, lease = self._current
-        self._doing("stopping_engine", lease.engine)
+        self._events(Doing("stopping_engine", lease.engine.name))
         report = lease.running.stop()
         self._current = None
         if lease.spans is not None:

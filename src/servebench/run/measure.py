@@ -361,5 +361,5 @@ def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler, facts: 
         least=session.settings.load.min_requests,
         warmup_s=session.settings.load.warmup_s,
         with_tokens=lambda records: _counted(session, records, wait=False),
-        disturbances=lambda: find_disturbances(sampler.so_far(SOURCES)),
+        disturbances=lambda: find_disturbances([one for one in sampler.readings() if one.source in SOURCES]),
     )

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -121,12 +121,8 @@ class Sampler:
                 except Exception:  # noqa: BLE001 - as above
                     self.failures[source.name] += 1
 
-    def so_far(self, names: Collection[str]) -> list[Reading]:
-        """Return the readings of these sources while the phase goes on, in order of time."""
-        return [one for one in self.readings() if one.source in names]
-
     def readings(self) -> list[Reading]:
-        """Return all readings in order of time, without samples that cannot be parsed."""
+        """Return all readings so far in order of time, without samples that cannot be parsed."""
         self._parse()
         return sorted(self._readings, key=lambda one: one.t_ns)
 

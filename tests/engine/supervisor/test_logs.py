@@ -1,6 +1,6 @@
 from servebench.contracts.engine import LogHint, PhaseMarker
 from servebench.engine.supervisor import logs
-from servebench.engine.supervisor.logs import PhaseReader, find_hint, last_lines, log_size
+from servebench.engine.supervisor.logs import PhaseReader, explain_failure, last_lines, log_size
 
 MARKERS = (PhaseMarker("loaded", r"Loading weights took \d"), PhaseMarker("up", "startup complete"))
 
@@ -29,10 +29,10 @@ def test_a_long_log_is_not_read_whole(log):
 def test_the_first_matching_hint_is_returned(log):
     append(log, b"second\nfirst\n")
     hints = (LogHint("third", "a", "x"), LogHint("first", "b", "y"), LogHint("second", "c", "z"))
-    assert find_hint(log, hints) == hints[1]
-    assert find_hint(log, hints, since=7) == hints[1]
-    assert find_hint(log, hints[:1]) is None
-    assert find_hint(log, hints[2:], since=7) is None
+    assert explain_failure("died", log, hints)[1] == hints[1]
+    assert explain_failure("died", log, hints, since=7)[1] == hints[1]
+    assert explain_failure("died", log, hints[:1])[1] is None
+    assert explain_failure("died", log, hints[2:], since=7)[1] is None
 
 
 def test_a_marker_is_stamped_once_when_its_line_is_complete(log):

@@ -39,23 +39,16 @@ def last_lines(path: Path, lines: int = TAIL_LINES, *, since: int = 0) -> tuple[
     return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-lines:]
 
 
-def find_hint(path: Path, hints: Sequence[LogHint], *, since: int = 0) -> LogHint | None:
-    """Return the first hint whose pattern occurs near the end of the log, after byte `since`."""
-    text = "\n".join(line[:LINE_BYTES_MAX] for line in last_lines(path, HINT_LINES, since=since))
-    return next((hint for hint in hints if re.search(hint.pattern, text)), None)
-
-
 def explain_failure(
     reason: str, log: Path, hints: Sequence[LogHint] = (), *, since: int = 0
 ) -> tuple[str, LogHint | None]:
-    """Return one line (the reason, the advice of the hint, the last log line, the log's path), and the hint that matches."""
-    hint = find_hint(log, hints, since=since)
-    last = last_lines(log, 1, since=since)
-    parts = [
-        reason,
-        *([hint.advice] if hint else []),
-        *(f"last log line: {redact_text(line[:LINE_BYTES_MAX])[:QUOTE_CHARACTERS]}" for line in last),
-    ]
+    """Return one line (the reason, the advice of the hint, the last log line, the log's path), and the first hint that
+    matches near the end of the log, after byte `since`."""
+    lines = last_lines(log, HINT_LINES, since=since)
+    text = "\n".join(line[:LINE_BYTES_MAX] for line in lines)
+    hint = next((hint for hint in hints if re.search(hint.pattern, text)), None)
+    parts = [reason, *([hint.advice] if hint else [])]
+    parts += [f"last log line: {redact_text(line[:LINE_BYTES_MAX])[:QUOTE_CHARACTERS]}" for line in lines[-1:]]
     return "; ".join([*parts, f"log: {log}"]), hint
 
 
