@@ -7,8 +7,15 @@ import sys
 
 import pytest
 
-from servebench.emulator.text import schema_pieces, schema_value
-from servebench.emulator.text import answer_pieces, count_tokens, natural_length, prompt_key, render_chat
+from servebench.emulator.text import (
+    answer_pieces,
+    count_tokens,
+    natural_length,
+    prompt_key,
+    render_chat,
+    schema_pieces,
+    schema_value,
+)
 
 SCHEMAS = [
     {"type": "object", "properties": {"a": {"type": "string", "minLength": 9}, "b": {"type": "number", "maximum": 1}}},

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servebench.protocol.framing import HEADER_BYTES_MAX
-from servebench.protocol.framing import HttpResponse, decode
+from servebench.protocol.framing import HEADER_BYTES_MAX, HttpResponse, decode
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

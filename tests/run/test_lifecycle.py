@@ -10,7 +10,7 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.settings import EngineSettings
 from servebench.contracts.turns import Turn
 from servebench.engine.pool import EnginePool
-from servebench.run import late_timings, live, measure, session
+from servebench.run import late_timings, measure, session
 from servebench.run.lifecycle import run_steps
 from servebench.run.live import LiveLoad
 from servebench.run.prior import PriorProgress, prior_progress

@@ -195,9 +195,11 @@ class EnginePool:
             for known, server in found:
                 if same_server(known, settings):
                     return server
-            return launcher.launch(
-                engine, context, settings.launch, log_path=log_path, say=lambda text: self._events(Said(text, detail=True))
-            )
+
+            def say(text: str) -> None:
+                self._events(Said(text, detail=True))
+
+            return launcher.launch(engine, context, settings.launch, log_path=log_path, say=say)
 
         rejected = (engine.name, context.engine.executable)
         silent = replace(context, engine=replace(context.engine, request_timings=False))

@@ -1,9 +1,9 @@
 """Receive the spans of a traced engine, and read its own times from them.
 
-A small OTLP/HTTP server (`POST /v1/traces`) runs in threads of the process that coordinates the load, which others send: while it
-runs a body is only checked and kept; it is decoded when `collect` asks. Everything that an exporter sends is untrusted: only known
-names are kept. Formats: https://opentelemetry.io/docs/specs/otlp/ and the protobuf messages of `opentelemetry-proto`. In JSON, ids
-are hexadecimal and integers are texts.
+A small OTLP/HTTP server (`POST /v1/traces`) runs in threads of the process that coordinates the load, which others send: while
+it runs a body is only checked and kept; it is decoded when `collect` asks. Everything that an exporter sends is untrusted: only
+known names are kept. Formats: https://opentelemetry.io/docs/specs/otlp/ and the protobuf messages of `opentelemetry-proto`. In
+JSON, ids are hexadecimal and integers are texts.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ Encoding = Literal["protobuf", "json"]
 LATENCIES = {
     f"gen_ai.latency.{name}": name for name in ("time_in_queue", "time_in_model_prefill", "time_in_model_decode", "e2e")
 }
-"""Attributes in seconds, and their short names: `vllm/tracing/utils.py` of 0.32, `sglang/srt/observability/trace.py` of 0.5.23."""
+"""Attributes in seconds, with short names: `vllm/tracing/utils.py` of 0.32, `sglang/srt/observability/trace.py` of 0.5.23."""
 QUEUE, PREFILL, KV_TRANSFER = "prefill_waiting", "prefill_forward", "prefill_transfer_kv_cache"
 """Spans of SGLang's scheduler: `sglang/srt/observability/req_time_stats.py` of 0.5.23."""
 ITEMS_MAX = 50_000

@@ -1,7 +1,8 @@
-"""The weights of a model: which GGUF files it has, and the format, quantization and digest of those that an engine was started with.
+"""The weights of a model: its GGUF files, and format, quantization and digest of those that an engine was started with.
 
-The header of a GGUF file is a list of keys with typed values, in no fixed order: in a file that was quantized again the key stands
-behind the vocabulary, which is some MB. The header is untrusted, so the bytes, keys and elements that are read are bounded.
+The header of a GGUF file is a list of keys with typed values, in no fixed order: in a file that was quantized again the key
+stands behind the vocabulary, which is some MB. The header is untrusted, so the bytes, keys and elements that are read are
+bounded.
 """
 
 import hashlib

@@ -56,9 +56,9 @@ from servebench.engine.adapters.flags import (
     missing_executable,
 )
 from servebench.engine.adapters.knobs import engine_knobs
-from servebench.engine.weights import gguf_files
-from servebench.engine.supervisor.started import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
+from servebench.engine.supervisor.started import GuardedProcess
+from servebench.engine.weights import gguf_files
 from servebench.protocol.json_values import milliseconds, object_at
 from servebench.protocol.kinds.table import kind_named
 from servebench.quality.load_answers import answer_of, answered_requests, item_of

@@ -1,8 +1,8 @@
 """HTTP/1.1 response framing: where a response ends, and what its head and body are.
 
 `Framing` is the only HTTP parser of servebench. The load client feeds it reads while the clock runs and asks only whether
-the response is complete; `decode` feeds it stored reads and keeps the body, with the stamps. RFC 9112 parts 4, 6 and 7, as far as a
-server may use them for a client that accepts no encoding.
+the response is complete; `decode` feeds it stored reads and keeps the body, with the stamps. RFC 9112 parts 4, 6 and 7, as far
+as a server may use them for a client that accepts no encoding.
 """
 
 import re

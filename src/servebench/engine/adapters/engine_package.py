@@ -1,5 +1,5 @@
-"""What an engine has in addition to its class: the hooks of a plugin with one engine, `emulations.yaml`, and the failures that every
-engine can have, recognized by its log lines, with the advice for each."""
+"""What an engine has in addition to its class: the hooks of a plugin with one engine, `emulations.yaml`, and the failures that
+every engine can have, recognized by its log lines, with the advice for each."""
 
 from collections.abc import Callable, Sequence
 from functools import cache

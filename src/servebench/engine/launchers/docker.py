@@ -258,6 +258,4 @@ class DockerLauncher(Launcher):
             running.pids = () if pid is None else (pid,)
             running.image = image_with_id(settings.runtime, image)
 
-        return start_and_wait(
-            engine, context, command, log_path=log_path, say=say, when_ready=identify, **container
-        )
+        return start_and_wait(engine, context, command, log_path=log_path, say=say, when_ready=identify, **container)

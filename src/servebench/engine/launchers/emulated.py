@@ -1,8 +1,8 @@
 """The launchers that imitate an engine: `emulated` runs a server that behaves like it, `simulated` has no server at all.
 
-Of an emulated engine log file, phases, readiness and stop are those of `process`: only the command differs. A simulated one and the
-load client are computed on a virtual clock: the launcher only describes the engine and names its start, and `run.simulated`
-computes what a client would have measured.
+Log file, phases, readiness and stop of an emulated engine are those of `process`: only the command differs. A simulated one and
+the load client are computed on a virtual clock: the launcher only describes the engine and names its start, and
+`run.simulated` computes what a client would have measured.
 """
 
 import re
@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from servebench.contracts.emulation import EmulatedFaults, EmulationSpec, Variation, to_json
-from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, RunningEngine, Say, StartPhase, StopReport
+from servebench.contracts.engine import (
+    Command,
+    Engine,
+    LaunchContext,
+    Launcher,
+    RunningEngine,
+    Say,
+    StartPhase,
+    StopReport,
+)
 from servebench.contracts.settings import LaunchSettings, PositiveFloat
 from servebench.engine.launchers.process import ProcessLauncher, launch_command
 from servebench.engine.tokenize import EmulatedTokenizer

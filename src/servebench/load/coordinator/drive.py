@@ -1,4 +1,4 @@
-"""The coordinator: splits a phase of load, or several at once, over workers, starts and watches them, and merges their reports."""
+"""The coordinator: splits a phase of load, or several at once, over workers, watches them, and merges their reports."""
 
 import contextlib
 import math

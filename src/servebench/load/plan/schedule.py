@@ -14,6 +14,7 @@ from servebench.contracts.exchange import PlannedRequest, PointPlan
 from servebench.contracts.settings import LoadSettings, RampSettings
 from servebench.load.plan.levels import TRACE_REQUESTS, PlannedPoint
 
+Arrival = Literal["constant", "poisson", "gamma"]
 SUPPLY_MARGIN = 2.0
 """A timed point gets twice the requests that it would use at the rate of the warm-up."""
 
@@ -160,9 +161,7 @@ def _stream_starts(
     return tuple(staggered_starts(level.concurrency, answer_s, f"{seed}/{level.point}"))
 
 
-def arrivals(
-    kind: Literal["constant", "poisson", "gamma"], rate_req_s: float, count: int, *, burstiness: float = 1.0, seed: int = 0
-) -> list[float]:
+def arrivals(kind: Arrival, rate_req_s: float, count: int, *, burstiness: float = 1.0, seed: int = 0) -> list[float]:
     """Return `count` arrival times in seconds. The first gap is drawn like the others.
 
     The gaps have mean 1 / rate. `constant`: all are equal. `poisson`: exponential, density rate * exp(-rate * t). `gamma`:

@@ -1,8 +1,8 @@
 """The kinds `chat` and `completions` of OpenAI's API: the answers of both have `choices` and `usage`.
 
-The scan is the only definition of generated content of these kinds. It covers every dialect seen in the field: streamed or not, with
-token ids or usage in each event, llama.cpp's timings, reasoning under two names, content in parts, errors inside HTTP 200. The
-table is in `servebench.measure.derive`.
+The scan is the only definition of generated content of these kinds. It covers every dialect seen in the field: streamed or not,
+with token ids or usage in each event, llama.cpp's timings, reasoning under two names, content in parts, errors inside HTTP
+200. The table is in `servebench.measure.derive`.
 """
 
 from collections.abc import Iterator, Mapping

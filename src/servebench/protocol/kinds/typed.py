@@ -10,8 +10,8 @@ from servebench.contracts.request import Message, Request
 from servebench.protocol.answer import AnswerScan
 from servebench.protocol.errors import error_message
 from servebench.protocol.json_values import join_text, object_at
-from servebench.protocol.kinds.openai import REASON_CHARS_MAX
 from servebench.protocol.kinds.kind import RequestKind
+from servebench.protocol.kinds.openai import REASON_CHARS_MAX
 
 
 class TypedScan(AnswerScan):
