@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.ports import accepts_connections, port_problem
 from servebench.util.errors import EngineError
@@ -246,12 +245,6 @@ def test_a_port_taken_by_another_process_during_the_start(launch, fake, context_
     assert error.value.kind == "port_in_use"
     assert f"by pid {os.getpid()}" in str(error.value)
     wait_until(no_engine_left)
-
-
-def test_an_endpoint_cannot_be_started(context_of):
-    """engine=openai with launch=process is an error that says what to do."""
-    (problem,) = ProcessLauncher().check(OpenAiEngine(), context_of(), SETTINGS)
-    assert "endpoint=URL" in problem
 
 
 def test_a_host_of_another_machine(fake, context_of):
