@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, RunningEngine, Say
 from servebench.contracts.settings import LaunchSettings
@@ -102,7 +103,7 @@ class ProcessLauncher(Launcher):
     """Run the engine's command on this machine."""
 
     name = "process"
-    settings_type = ProcessSettings
+    settings_type: ClassVar[type[LaunchSettings]] = ProcessSettings
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """Report a port in use."""
