@@ -147,8 +147,6 @@ class EnginePool:
         return shared and all(getattr(one, part) == getattr(other, part) for part in SHAPING)
 
     def _start(self, settings: RunSettings, log_path: Path) -> EngineLease:
-        from servebench.engine.supervisor.endpoint import resolved_settings
-
         engine = self._registry.engine(settings.engine.name)
         launcher: Launcher = self._registry.launcher(settings.launch.name)
         context = launch_context(settings, self._cache_dir, self._port_of)
@@ -172,6 +170,11 @@ class EnginePool:
                 ended = [(phase.name, (phase.ended_ns - running.started_ns) / NS_PER_S) for phase in running.phases]
                 self._events(EngineReady(engine.name, ended))
             undo.pop_all()
+        resolved = None
+        if not launcher.simulated:
+            from servebench.engine.supervisor.endpoint import resolved_settings
+
+            resolved = resolved_settings(engine, running)
         return EngineLease(
             engine=engine,
             launcher=launcher,
@@ -179,7 +182,7 @@ class EnginePool:
             context=context,
             uses=0,
             owner_log=log_path,
-            resolved=None if launcher.simulated else resolved_settings(engine, running),
+            resolved=resolved,
             spans=spans,
         )
 
