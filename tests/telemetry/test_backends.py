@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from servebench.telemetry.backends import Backends, connected_ports
+from servebench.telemetry.machine import Backends, connected_ports
 
 SERVER = """
 import socket, sys

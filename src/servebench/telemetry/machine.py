@@ -5,19 +5,18 @@ import ipaddress
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import psutil
 
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.telemetry import CLIENT_ONLY, Reading, Subject, TelemetrySource
-from servebench.telemetry.backends import Backends
 from servebench.telemetry.processes import common_readings
-from servebench.util.processes import listeners, usable_cpus
+from servebench.util.processes import listeners, process_tree, usable_cpus
 
 PROC = Path("/proc")
 CPUS = Path("/sys/devices/system/cpu")
@@ -41,6 +40,12 @@ FORWARDERS = frozenset(
 """Programs that listen on a port for a container, whose own processes are elsewhere."""
 BRIDGES = ("docker", "br-", "podman", "cni", "virbr", "lxc", "incusbr")
 """What the interfaces begin with behind which the containers and virtual machines of this machine are."""
+EAGER_S = 5.0
+"""So long each look for backends is a real one, because a router may connect with the first requests only."""
+LOOK_EVERY_S = 5.0
+"""The time between looks for backends from then on: one takes 10 to 30 ms of CPU time."""
+HOPS_MAX = 4
+"""A router before a router before an engine, and one to spare."""
 
 
 class Task(NamedTuple):
@@ -227,6 +232,56 @@ def others_now(
     return f"{total:.1f} of {len(use.usable)} cores" + (f" ({names})" if names else "")
 
 
+@dataclass
+class Backends:
+    """The processes that an attached server's process sends its work to, as far as they run on this machine."""
+
+    front: int
+    own: int = field(default_factory=os.getpid)
+    _ports: dict[int, int] = field(default_factory=dict)
+    found: set[int] = field(default_factory=set)
+    _began_s: float | None = None
+    _looked_s: float = 0.0
+
+    def look(self, now_s: float) -> frozenset[int]:
+        """Return the pids found so far: listeners on this machine that the server, or one of them, has a connection to."""
+        if self._began_s is None:
+            self._began_s = now_s
+        elif now_s - self._began_s > EAGER_S and now_s - self._looked_s < LOOK_EVERY_S:
+            return frozenset(self.found)
+        self._looked_s = now_s
+        for _ in range(HOPS_MAX):
+            known = {self.front, *self.found}
+            ports = connected_ports(known)
+            if not ports <= self._ports.keys():
+                # ports of other machines have no listener here: 0, so that they are asked for once
+                self._ports |= dict.fromkeys(ports, 0) | {port: pid for port, pid in listeners() if pid}
+            self.found |= {pid for port in ports if (pid := self._ports[port])} - {self.own, self.front}
+            if self.found <= known:
+                break
+        return frozenset(self.found)
+
+
+def connected_ports(pids: Iterable[int]) -> set[int]:
+    """Return the remote ports of connections that these processes, or their children, opened to this machine's own address."""
+    ports: set[int] = set()
+    for pid in pids:
+        sockets: list[Any] = []
+        for process in process_tree(pid):
+            with contextlib.suppress(psutil.Error, OSError):
+                sockets += process.net_connections("tcp")
+        listening = {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
+        ports |= {
+            one.raddr.port
+            for one in sockets
+            if one.status == psutil.CONN_ESTABLISHED
+            and one.raddr
+            and one.raddr.ip == one.laddr.ip
+            and one.laddr.port not in listening
+        }
+    return ports
+
+
 class MachineSource(TelemetrySource):
     """Samples this machine while load runs. Of other processes it keeps name and pid, never their arguments.
 
@@ -295,11 +350,8 @@ class MachineSource(TelemetrySource):
 
     def readings(self, t_ns: int, sample: Mapping[tuple[str, str], float]) -> Sequence[Reading]:
         """Return one reading for each value."""
-        return [
-            one
-            for (name, labels), value in sample.items()
-            for one in common_readings(t_ns, self.name, {name: value}, labels)
-        ]
+        each = (common_readings(t_ns, self.name, {name: value}, labels) for (name, labels), value in sample.items())
+        return [one for found in each for one in found]
 
 
 def _number(path: Path) -> float | None:

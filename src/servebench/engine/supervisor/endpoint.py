@@ -23,31 +23,19 @@ from servebench.util.errors import EngineError, FailureKind
 from servebench.util.safe_text import in_one_line
 
 UNAUTHORIZED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
-NO_ROUTE = (
-    httpx.codes.BAD_REQUEST,
-    httpx.codes.NOT_FOUND,
-    httpx.codes.METHOD_NOT_ALLOWED,
-    httpx.codes.UNPROCESSABLE_ENTITY,
-    httpx.codes.NOT_IMPLEMENTED,
-)
+NO_ROUTE = (400, 404, 405, 422, 501)
 """Statuses of servers without this route, or with a model without a chat template."""
-
 TEMPORARY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY)
 """Statuses below 500 that may change when a request is sent again."""
-
 THOUGHT_TOKENS = 256
 QUOTE_CHARACTERS = 300
 """How much of a server's own text is kept."""
-
 PAUSES_S = (0.0, 1.0, 2.0)
 """How long a server that fails is left alone before each attempt to ask it once more."""
-
 BUSY_PAUSE_S = 5.0
 """The same of one that is busy, after these."""
-
 BEGINNING_CHARACTERS = 120
 """How much is quoted of an answer without generated content."""
-
 RESET_TIMEOUT_S = 10.0
 """vLLM and SGLang refuse while requests still hold blocks; an idle engine releases them within a second."""
 RESET_PAUSE_S = 0.2
