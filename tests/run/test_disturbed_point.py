@@ -11,9 +11,10 @@ import pytest
 from servebench.analysis.disturbance import find_disturbances
 from servebench.analysis.drift import Drift
 from servebench.analysis.stored_runs import side_of
-from servebench.analysis.warnings.bounds import machine_busy
+from servebench.analysis.warnings.catalog import MACHINE_BUSY
 from servebench.analysis.warnings.disturbed import taker_of
 from servebench.analysis.warnings.steadiness import not_stationary
+from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.telemetry import CLIENT_ONLY
 from servebench.load.plan.levels import plan_levels
@@ -30,16 +31,15 @@ WORDS = ["engine=openai", "launch=attach", "launch.base_url=http://203.0.113.7/v
 HOG = (4711, "python")
 
 
-def on_the_clock(work_s, hog):
-    """When so much work is done if a hog halves the speed between two moments."""
-    start, end = hog
-    slow = (end - start) / 2
-    if work_s <= start:
-        return work_s
-    return start + 2 * (work_s - start) if work_s <= start + slow else work_s + slow
+def on_the_clock(work_s, *hogs):
+    """When so much work is done if hogs halve the speed, each between two moments."""
+    moment = work_s
+    for start, end in hogs:
+        moment += min(max(0.0, moment - start), (end - start) / 2)
+    return moment
 
 
-def closed_loop(hog, *, seed=0, work_s=60.0):
+def closed_loop(*hogs, seed=0, work_s=60.0):
     """Records of an engine of constant speed. Long answers are not rare: leaving out what is touched would bias them."""
     rng = random.Random(seed)
     records = []
@@ -47,8 +47,8 @@ def closed_loop(hog, *, seed=0, work_s=60.0):
         at = rng.uniform(0, 0.3)
         while at < work_s:
             tokens = max(2, round(rng.lognormvariate(3.6, 0.9)))
-            moments = [round(SECOND * on_the_clock(at + TOKEN_S * (n + 1), hog)) for n in range(tokens)]
-            sent = round(SECOND * on_the_clock(at, hog))
+            moments = [round(SECOND * on_the_clock(at + TOKEN_S * (n + 1), *hogs)) for n in range(tokens)]
+            sent = round(SECOND * on_the_clock(at, *hogs))
             name = f"{stream}-{len(records)}"
             records.append(record(name, sent_ns=sent, event_ns=moments, point="c4"))
             at += TOKEN_S * tokens
@@ -126,6 +126,19 @@ def test_a_stretch_is_left_out_of_everything(seed):
     assert row.requests_ok == len(records)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_bursts_that_few_requests_escape_leave_the_rate_between_them(seed):
+    """No latency is that of a quiet machine then; the rate is, and is compared as it is."""
+    hogs = [(start, start + 1.5) for start in np.arange(5.0, 75.0, 3.5)]
+    point = built(closed_loop(*hogs, seed=seed), machine_readings(90, others={HOG: [(*hog, 0.9) for hog in hogs]}))
+    row = point.judged_row
+    assert row.output_throughput_tok_s == pytest.approx(TRUE_TOK_S, rel=0.03)
+    assert {"machine_shared", "machine_busy"} <= codes(point)
+    assert row.verdict == "doubtful"
+    assert weigh([row], "output_throughput_tok_s") == Weight()
+    assert weigh([row], "ttft_ms_p50").unbounded == ("machine_busy",)
+
+
 @pytest.mark.slow
 def test_long_answers_are_not_left_out_more_than_short_ones():
     """The mean length of the answers that count is that of all, over many points."""
@@ -155,7 +168,7 @@ def test_the_stored_requests_give_the_same_requests():
     assert np.max(side.e2e_ms) == pytest.approx(row.e2e_ms_max)
 
 
-@pytest.mark.parametrize("hog", [(5.0, 55.0), (0.0, 99.0)])
+@pytest.mark.parametrize("hog", [(3.0, 75.0), (0.0, 99.0)])
 def test_too_much_is_a_warning_with_its_cause(hog):
     records = closed_loop(hog)
     point = built(records, machine_readings(100, others={HOG: [(*hog, 0.9)]}))
@@ -174,34 +187,34 @@ def test_only_who_takes_much_of_a_real_engine_s_machine_makes_its_point_void():
     records = [one for one in closed_loop((0.0, 0.0)) if one.request_id.startswith("0-")][:12]
     one_user = ("load.concurrency=[1]", "load.requests=12")
     short = built(records, machine_readings(30, others={HOG: [(3.0, 4.2, 0.9)]}), words=one_user)
-    emulated = built(closed_loop((5.0, 55.0)), machine_readings(100, others={HOG: [(5.0, 55.0, 0.9)]}), emulated=True)
+    emulated = built(closed_loop((3.0, 75.0)), machine_readings(100, others={HOG: [(3.0, 75.0, 0.9)]}), emulated=True)
     for point in (short, emulated):
         assert "machine_busy" in codes(point)
         assert point.judged_row.verdict == "doubtful"
         assert taker_of([point.judged_row]) is None
     share = short.row.disturbed_s / short.row.window_s
-    assert machine_busy(short.row, "throughput") == pytest.approx(share / (1 - share))
-    assert machine_busy(emulated.row, "throughput") is machine_busy(short.row, "ttft") is None
+    assert MACHINE_BUSY.bound(short.row, "throughput") == pytest.approx(share / (1 - share))
+    assert MACHINE_BUSY.bound(emulated.row, "throughput") is MACHINE_BUSY.bound(short.row, "ttft") is None
 
 
 def test_who_took_most_of_a_window_is_named():
-    readings = machine_readings(100, others={HOG: [(5, 25, 0.5), (40, 60, 0.5)], (12, "ld"): [(30, 35, 0.9)]})
-    taker = taker_of([built(closed_loop((5.0, 60.0)), readings).judged_row])
+    readings = machine_readings(100, others={HOG: [(3, 30, 0.5), (45, 72, 0.5)], (12, "ld"): [(32, 43, 0.9)]})
+    taker = taker_of([built(closed_loop((3.0, 72.0)), readings).judged_row])
     assert (taker.who, taker.pid) == ("python", 4711)
-    assert taker.seconds == pytest.approx(40, abs=2)
+    assert taker.seconds == pytest.approx(54, abs=2)
 
 
-def test_few_requests_are_all_kept():
-    records = [one for one in closed_loop((20.0, 24.0)) if one.request_id.startswith("0-")][:14]
+def test_of_few_requests_the_rate_remains():
+    records = [one for one in closed_loop((3.0, 8.0)) if one.request_id.startswith("0-")][:14]
     readings = machine_readings(70, others={HOG: [(3.0, 8.0, 0.9)]})
     point = built(records, readings, words=("load.concurrency=[1]", "load.requests=9"))
-    assert "machine_busy" in codes(point)
-    assert point.row.left_out_ns == ()
+    assert "machine_shared" in codes(point)
+    assert point.row.output_throughput_tok_s == pytest.approx(1 / TOKEN_S, rel=0.05)
 
 
 def test_the_client_s_machine_is_called_so():
-    records = closed_loop((5.0, 55.0))
-    readings = machine_readings(100, own=0.3, others={HOG: [(5.0, 55.0, 1.4)]}, scope=CLIENT_ONLY)
+    records = closed_loop((3.0, 75.0))
+    readings = machine_readings(100, own=0.3, others={HOG: [(3.0, 75.0, 1.4)]}, scope=CLIENT_ONLY)
     (doubt,) = [one for one in built(records, readings).doubts if one.code == "machine_busy"]
     assert "client's machine" in doubt.message
 

@@ -266,7 +266,8 @@ def _of_cores(samples: _Samples, slices: Spans) -> list[Disturbance]:
     for cause, taken in samples.causes.items():
         alone = _stretches(samples, taken, limit, crowded)
         spans = [*alone, *_stretches(samples, taken, AMONG_SHARE * limit, among, AMONG_SHARE)]
-        spans += _recurring(samples, np.where(crowded, taken, 0.0), max(AGAIN_SHARE * needed, TAKEN_CORES_MIN), alone)
+        rest = np.where(crowded, taken, 0.0), ~_touched(samples, alone)
+        spans += _recurring(samples, *rest, max(AGAIN_SHARE * needed, TAKEN_CORES_MIN))
         found += [_taken(samples, span, cause, taken) for span in merged(spans, *whole)]
     named = merged([(one.start_ns, one.end_ns) for one in found], *whole)
     for low, high in together:
@@ -341,15 +342,16 @@ def _stretches(
     return found
 
 
-def _recurring(samples: _Samples, taken: Floats, limit: float, alone: Spans) -> list[tuple[int, int]]:
-    """Return the stretches in which a cause takes more than the limit on average, in bursts too short to be found `alone`."""
+def _recurring(samples: _Samples, taken: Floats, rest: NDArray[np.bool_], limit: float) -> list[tuple[int, int]]:
+    """Return the stretches in which a cause takes more than the limit on average, in bursts too short to be found alone: in the
+    `rest` of the samples."""
     window = np.ones(max(1, round(AGAIN_S / float(np.median(samples.seconds)))))
-    mean = np.convolve(taken, window, "same") / np.convolve(np.ones(taken.size), window, "same")
+    mean = np.convolve(taken * rest, window, "same") / np.maximum(np.convolve(rest, window, "same"), 1.0)
     found: list[tuple[int, int]] = []
     for first, last in _runs(mean[: taken.size], limit, np.ones(taken.size, dtype=np.bool_)):
         busy = first + np.flatnonzero(taken[first : last + 1] > limit / 2)
         low, high = (int(samples.ends_ns[place]) for place in (busy.min(initial=last), busy.max(initial=first) + 1))
-        if high - low >= AGAIN_S * NS_PER_S and 2 * length(merged(alone, low, high)) < high - low:
+        if high - low >= AGAIN_S * NS_PER_S:
             found.append((low, high))
     return found
 

@@ -17,8 +17,9 @@ from servebench.contracts.results import Record
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.load.plan.levels import PlannedPoint
-from servebench.measure.window import pauses_of
-from servebench.util.stretches import Spans, length, merged
+from servebench.measure.in_flight import sent_and_ended
+from servebench.measure.window import few_remain, pauses_of
+from servebench.util.stretches import Spans, length, merged, outside, unsent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,16 @@ class PointEvidence:
         """How much of the window is left out because others took the machine."""
         window = self.row.window_ns or (0, 0)
         return length(self.row.left_out) - length(merged(self.pauses, *window))
+
+    @property
+    def disturbed_latencies(self) -> bool:
+        """Whether too few requests remain outside of what is left out because others took the machine."""
+        if not self.disturbed_out_ns or self.row.window_ns is None:
+            return False
+        start, end = self.row.window_ns
+        sent, ended = sent_and_ended(self.ok)
+        inside = (sent >= start) & (sent <= end) & outside(sent, unsent(self.pauses, sent, ended))
+        return few_remain(self.row.e2e_ms_n or 0, int(inside.sum()))
 
     @cached_property
     def measured(self) -> list[Record]:

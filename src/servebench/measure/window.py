@@ -18,10 +18,12 @@ FRONT_SHARE, BACK_SHARE = 1 / 2, 1 / 4
 everything, one that empties only the latencies of the last answers."""
 FILLING = 1.5
 """How many times the longest answer the engine of an open loop takes to fill up: answers grow longer while it does."""
+KEPT_TIME_MIN = 1 / 3
+"""Disturbed parts are left out if this share of the window remains: where a program in bursts disturbed real llama.cpp for
+half of the time, its rate in what remained was that of a quiet machine (12 points of 4 users)."""
 KEPT_SHARE_MIN = 0.5
-"""Disturbed parts are left out if this share of the window and of its requests remains."""
 KEPT_REQUESTS_MIN = 12
-"""The fewest requests for which there is an interval."""
+"""If this share of the requests, and so many, remain, latencies are those of the rest, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,7 @@ def find_window(
 
 def leave_out(window: Window, disturbed: Spans, records: Sequence[Record], *, open_loop: bool) -> Window:
     """Return the window without its disturbed stretches, or the window as it is where too little of it would remain. What it
-    leaves out already stays left out.
+    leaves out already stays left out. Where few requests remain (`few_remain`) a closed loop still has its rates.
 
     In an open loop requests pile up in a stretch: it ends when no more are in flight than usual.
     """
@@ -151,14 +153,18 @@ def leave_out(window: Window, disturbed: Spans, records: Sequence[Record], *, op
     found = _without(window, spans, sent, ended)
     whole = sum(window.counts(int(one)) for one in sent)
     kept = sum(found.counts(int(one)) for one in sent)
-    enough = found.seconds >= KEPT_SHARE_MIN * window.seconds and kept >= max(KEPT_REQUESTS_MIN, KEPT_SHARE_MIN * whole)
-    if not enough:
+    if found.seconds < KEPT_TIME_MIN * window.seconds or (open_loop and few_remain(kept, whole)):
         return window
     average = _average(times, level, between(spans, window.start_ns, window.end_ns))
     share = window.share
     if share and average is not None and window.average_in_flight:
         share *= average / window.average_in_flight
     return replace(found, average_in_flight=average, share=share)
+
+
+def few_remain(kept: int, whole: int) -> bool:
+    """Return whether too few requests of a window are outside of what others disturbed to tell latencies by them."""
+    return kept < max(KEPT_REQUESTS_MIN, KEPT_SHARE_MIN * whole)
 
 
 def _without(window: Window, spans: Spans, sent: Ints, ended: Ints) -> Window:

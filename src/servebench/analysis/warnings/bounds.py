@@ -36,9 +36,10 @@ def failed_requests(row: PointRow, part: str) -> float | None:
     return None if not ok or failed is None else failed / ok
 
 
-def machine_busy(row: PointRow, part: str) -> float | None:
-    """An engine that stood still for a short while lost no more of its throughput than that."""
-    share = disturbed_share(row)
+def machine_busy(row: PointRow, part: str, *, left_out: str) -> float | None:
+    """An engine that stood still for a short while lost no more of its throughput than that. A point with the mark `left_out` is
+    without that time, but has too few requests for latencies."""
+    share = 0.0 if left_out in row.doubts else disturbed_share(row)
     return share / (1 - share) if part == "throughput" and share <= DISTURBED_SHARE_MAX else None
 
 

@@ -19,16 +19,20 @@ NAMED_MAX = 4
 
 
 def machine_busy(point: PointEvidence) -> Doubt | None:
-    """Warn about disturbances inside the window whose time counts. If others took the machine for more than a small part of it,
-    the point of a real engine is void: one late thread can stop all, so nobody knows how much slower it was."""
-    counted = counted_disturbances(point)
+    """Warn about disturbances inside the window whose time counts, or which few requests escape. If others took the machine for
+    more than a small part of what counts, the point of a real engine is void: one late thread can stop all, so nobody knows how
+    much slower it was."""
+    few = point.disturbed_latencies
+    counted = _inside(point) if few else counted_disturbances(point)
     if not counted or point.row.disturbed_s is None:
         return None
     seconds = point.row.disturbed_s
     total = sum(one.amount for one in counted)
     mean = f", on average by {total / seconds:.1f} cores" if total and seconds else ""
     message = f"{words_of(point, counted)}{_where(point)}; {short_number(seconds)} s of the window are disturbed{mean}"
-    taken = point.row.disturbed_by is not None and disturbed_share(point.row) > DISTURBED_SHARE_MAX
+    if few:
+        message += f", and only {point.row.e2e_ms_n or 0} requests ran outside of that: throughput is that of the rest"
+    taken = point.row.disturbed_by is not None and disturbed_share(point.row) > DISTURBED_SHARE_MAX and not few
     return catalog.MACHINE_BUSY.issue(message, void=taken and not point.emulated)
 
 
