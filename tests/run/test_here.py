@@ -142,7 +142,7 @@ class Given(FixedOrder):
 
 def step(run, start, repeat, **changes):
     """A turn as a tune has it: one point, in an engine that no other run uses."""
-    return Turn(range(repeat, repeat + 1), (run,), last=False, start=start, own_engine=True, **changes)
+    return Turn(range(repeat, repeat + 1), run, last=False, start=start, own_engine=True, **changes)
 
 
 def test_an_engine_of_its_own_is_kept_until_another_start_is_due(tmp_path):

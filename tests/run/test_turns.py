@@ -21,7 +21,7 @@ def schedule(loads, seed, starts=None):
         settings = run_settings(load=load, study=StudySettings(starts=count))
         settings = replace(settings, workload=replace(settings.workload, seed=seed))
         tasks.append(RunTask(str(index), Job((), settings, {})))
-    return [(int(turn.run), replace(turn, engines=(), label="")) for turn in turns_in_order(tasks)]
+    return [(int(turn.run), replace(turn, run="", label="")) for turn in turns_in_order(tasks)]
 
 
 def test_runs_without_repeats_are_done_one_after_another():

@@ -83,8 +83,8 @@ def test_engines_that_answer_different_questions_are_not_at_once():
 
 
 def test_turns_of_a_group_and_a_start_are_executed_at_once():
-    turn = Turn(range(1), ("a",), start=1)
-    other = replace(turn, engines=("b",))
+    turn = Turn(range(1), "a", start=1)
+    other = replace(turn, run="b")
     places = {"a": Place(0, 0), "b": Place(0, 1)}
     assert at_once(turn, places).at_once == at_once(other, places).at_once is not None
     assert at_once(replace(other, start=2), places).at_once != at_once(turn, places).at_once
@@ -100,7 +100,7 @@ def test_each_engine_gets_gpus_of_its_own_and_they_change_them(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,4,5")
     jobs = jobs_of(*words)
     places = places_of(jobs)
-    turns = [at_once(Turn(range(1), (run,), start=start), places) for start in (0, 1) for run in ("0", "1")]
+    turns = [at_once(Turn(range(1), run, start=start), places) for start in (0, 1) for run in ("0", "1")]
     assert [turn.gpus for turn in turns] == [("0", "1"), ("4", "5"), ("4", "5"), ("0", "1")]
     assert job_of_turn(jobs[0], turns[0], registry()).settings.engine.env["CUDA_VISIBLE_DEVICES"] == "0,1"
     priced = jobs_of(*words, "gpu.price_usd_per_hour=3")

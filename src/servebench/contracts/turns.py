@@ -1,4 +1,4 @@
-"""Turns of a study: which engines are alive, and what load they get meanwhile."""
+"""Turns of a study: whose engine is alive, and what load it gets meanwhile."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from servebench.contracts.point_id import PointId
 class Turn:
     """A part of a run: the points of some `repeats`, or all points (null), at some `levels`, or at all (null).
 
-    `engines` are the runs whose engines are alive during it: one. `first` and `last`: whether the run starts and ends with it.
+    `run` is the name of the run. `first` and `last`: whether the run starts and ends with it.
     Turns with different `start` numbers never share a start of an engine; with null they may. In the last turn the questions
     of the run's quality test are asked.
     """
 
     repeats: range | None = None
-    engines: tuple[str, ...] = ()
+    run: str = ""
     first: bool = True
     last: bool = True
     start: int | None = None
@@ -41,12 +41,6 @@ class Turn:
     """Shown before the run's title."""
 
     @property
-    def run(self) -> str:
-        """The name of the only run with an engine."""
-        (name,) = self.engines
-        return name
-
-    @property
     def measures(self) -> bool:
         """Whether it has points to measure."""
         return self.repeats is None or bool(self.repeats)
@@ -59,4 +53,4 @@ class Turn:
 
 def closing_turn(run: str) -> Turn:
     """Return the turn that ends a run with what it has measured."""
-    return Turn(range(0), (run,), first=False)
+    return Turn(range(0), run, first=False)

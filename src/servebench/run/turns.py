@@ -113,7 +113,7 @@ def turns_in_order(tasks: Sequence[RunTask]) -> list[Turn]:
         for index in due:
             turn = parts[index][number]
             label = turn_label(turn, counts[index], index, len(tasks))
-            order.append(replace(turn, engines=(tasks[index].name,), label=label))
+            order.append(replace(turn, run=tasks[index].name, label=label))
     return order
 
 

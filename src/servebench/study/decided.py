@@ -189,14 +189,8 @@ class UntilDecided(Runs):
 
     def _turn(self, task: RunTask, start: int) -> Turn:
         settings = task.job.settings
-        turn = Turn(
-            repeats_of(settings.load, start),
-            (task.name,),
-            first=start == 0,
-            last=False,
-            start=start,
-            replaces_void=True,
-        )
+        repeats = repeats_of(settings.load, start)
+        turn = Turn(repeats, task.name, first=start == 0, last=False, start=start, replaces_void=True)
         turn = at_once(self._labelled(turn), self._places)
         given_up = levels_given_up(task.earlier)
         if not given_up:

@@ -147,7 +147,7 @@ class Tuner(StoredTune):
         what = "answers" if step.quality else f"{step.phase}, start {step.start % FIRST_OF_PHASE['finals'] + 1}"
         turn = Turn(
             range(0),
-            (name,),
+            name,
             first=False,
             last=False,
             start=step.start,
