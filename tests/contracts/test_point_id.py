@@ -1,5 +1,6 @@
 import pytest
 
+from servebench.contracts.level import Level
 from servebench.contracts.point_id import PointId
 
 
@@ -21,14 +22,14 @@ def test_names_are_read_and_written_the_same(name, point):
 
 
 def test_a_level_says_its_load():
-    assert (PointId.parse("c8-r0").concurrency, PointId.parse("c8-r0").rate) == (8, None)
-    assert (PointId.parse("q2.5-r0").concurrency, PointId.parse("q2.5-r0").rate) == (None, 2.5)
-    assert (PointId.parse("replay-r0").concurrency, PointId.parse("replay-r0").rate) == (None, None)
+    assert PointId.parse("c8-r0").load == Level(8)
+    assert PointId.parse("q2.5-r0").load == Level(rate=2.5)
+    assert PointId.parse("replay-r0").load == PointId.parse("c8x").load == Level()
 
 
 def test_attempts_at_a_point_share_the_first():
-    assert PointId.parse("c8-r1-a2").first == PointId.at_concurrency(8, 1)
-    assert PointId.at_rate(2.5, 0).with_attempt(1).format() == "q2.5-r0-a1"
+    assert PointId.parse("c8-r1-a2").first == PointId.at(Level(8), 1)
+    assert PointId.at(Level(rate=2.5), 0).with_attempt(1).format() == "q2.5-r0-a1"
 
 
 @pytest.mark.parametrize(
@@ -38,5 +39,4 @@ def test_any_name_is_that_of_a_point(name):
     """Tables of others may have any."""
     point = PointId.parse(name)
     assert point.format() == name
-    assert point.concurrency is None or point.concurrency >= 0
-    assert point.rate is None or point.rate >= 0
+    assert point.load.load >= 0

@@ -44,7 +44,7 @@ class Study:
             ]
             for users, duration_s, attempt in levels:
                 level = PlannedPoint(
-                    id=PointId.at_concurrency(users, 0).with_attempt(attempt),
+                    id=PointId(f"c{users}", 0).with_attempt(attempt),
                     concurrency=users,
                     requests=None,
                     duration_s=duration_s,

@@ -20,7 +20,7 @@ from servebench.run.steps import alone
 from support.orchestration import Recorder
 from support.settings import run_settings
 
-LEVEL = PlannedPoint(id=PointId.at_concurrency(4, 0), concurrency=4, requests=9, duration_s=None, warmup_requests=0)
+LEVEL = PlannedPoint(id=PointId("c4", 0), concurrency=4, requests=9, duration_s=None, warmup_requests=0)
 
 
 @dataclass

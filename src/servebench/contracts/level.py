@@ -13,7 +13,7 @@ from servebench.util.figures import MISSING, listed
 REQUESTS_PER_STREAM = 10
 """With ten requests per stream the level of a closed loop is held for nine tenths of the point."""
 
-_TEXT = re.compile(r"(?P<users>\d{1,15})|(?P<rate>\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,3})?)/s")
+_TEXT = re.compile(r"(?P<users>\d{1,15})|(?P<rate>\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?)/s")
 
 
 @total_ordering

@@ -4,8 +4,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import Self
 
+from servebench.contracts.level import Level
+
 _NAME = re.compile(r"(?P<level>.+?)(?:-r(?P<repeat>\d{1,9}))?(?:-a(?P<attempt>\d{1,9}))?", re.DOTALL)
-_LEVEL = re.compile(r"(?P<kind>[cq])(?P<value>\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?)")
 
 REPLAY = "replay"
 
@@ -23,14 +24,9 @@ class PointId:
     attempt: int = 0
 
     @classmethod
-    def at_concurrency(cls, concurrency: int, repeat: int) -> Self:
-        """Return the identity of a repeat of a concurrency."""
-        return cls(f"c{concurrency}", repeat)
-
-    @classmethod
-    def at_rate(cls, rate: float, repeat: int) -> Self:
-        """Return the identity of a repeat of a rate, in requests a second."""
-        return cls(f"q{rate:g}", repeat)
+    def at(cls, load: Level, repeat: int) -> Self:
+        """Return the identity of a repeat of a load level."""
+        return cls(f"{'q' if load.open_loop else 'c'}{load.number}", repeat)
 
     @classmethod
     def parse(cls, name: str) -> Self:
@@ -58,16 +54,7 @@ class PointId:
         return replace(self, attempt=attempt)
 
     @property
-    def concurrency(self) -> int | None:
-        """The concurrency of its level; None for another kind of level."""
-        value = self._level("c")
-        return None if value is None else int(value)
-
-    @property
-    def rate(self) -> float | None:
-        """The rate of its level; None for another kind of level."""
-        return self._level("q")
-
-    def _level(self, kind: str) -> float | None:
-        found = _LEVEL.fullmatch(self.level)
-        return float(found["value"]) if found is not None and found["kind"] == kind else None
+    def load(self) -> Level:
+        """The load level; an unknown one where the name says neither a concurrency nor a rate."""
+        kind, number = self.level[:1], self.level[1:]
+        return Level.parse(number if kind == "c" else f"{number}/s" if kind == "q" else "")

@@ -14,6 +14,7 @@ from servebench.analysis.tuning.ledger import (
 )
 from servebench.analysis.tuning.race import Race, replay
 from servebench.config import Job
+from servebench.contracts.level import Level
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import may_be_replaced
@@ -117,9 +118,7 @@ class StoredTune:
     def point(self, step: Step) -> PointId:
         """Return the identity of a step's point."""
         level, load = self.state.levels[step.level], self.job(self.candidates[step.candidate]).settings.load
-        return (
-            PointId.at_concurrency(int(level), step.repeat) if load.concurrency else PointId.at_rate(level, step.repeat)
-        )
+        return PointId.at(Level(int(level)) if load.concurrency else Level(rate=level), step.repeat)
 
     def row(self, step: Step) -> PointRow | None:
         """Return the stored point of a step; None without one."""

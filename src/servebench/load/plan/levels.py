@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from servebench.contracts.level import REQUESTS_PER_STREAM
+from servebench.contracts.level import REQUESTS_PER_STREAM, Level
 from servebench.contracts.point_id import REPLAY, PointId
 from servebench.contracts.precision import precision_targets
 from servebench.contracts.settings import RATE_AUTO_S, LoadSettings
@@ -113,7 +113,7 @@ def level_at(load: LoadSettings, value: float, repeat: int, *, of: str, requests
     users = int(value) if of == "concurrency" else None
     auto = math.ceil(RATE_AUTO_S * value) if users is None else REQUESTS_PER_STREAM * users
     return PlannedPoint(
-        id=PointId.at_rate(value, repeat) if users is None else PointId.at_concurrency(users, repeat),
+        id=PointId.at(Level(users, value if users is None else None), repeat),
         concurrency=users,
         requests=_request_count(load, max(requests_least, auto)),
         duration_s=load.duration_s if load.until is None else load.max_duration_s,
@@ -126,8 +126,9 @@ def level_at(load: LoadSettings, value: float, repeat: int, *, of: str, requests
 
 def level_of(load: LoadSettings, point: PointId) -> PlannedPoint | None:
     """Return the level of a point that a killed search had measured; None if its id has neither concurrency nor rate."""
-    of, value = ("rate", point.rate) if point.concurrency is None else ("concurrency", point.concurrency)
-    return None if value is None or point.repeat is None else level_at(load, value, point.repeat, of=of)
+    found, repeat = point.load, point.repeat
+    of = "rate" if found.open_loop else "concurrency"
+    return level_at(load, found.load, repeat, of=of) if found.load and repeat is not None else None
 
 
 def with_trace_times(level: PlannedPoint, load: LoadSettings, arrivals_s: Sequence[float]) -> PlannedPoint:
