@@ -1,7 +1,5 @@
 """What a config leaves to the machine (`auto`): the overrides that take its place where an engine runs on a GPU, and prices."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Container, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reads files that users write as strict pydantic models; each mistake is one line with its key, its value and what to do."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The estimate of a metric at a load level, as screens, MLflow and conclusions have it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import NormalDist
 

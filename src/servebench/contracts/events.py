@@ -4,8 +4,6 @@ An event may hold secrets: a listener redacts what it shows or stores. The concl
 `analysis.events`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field

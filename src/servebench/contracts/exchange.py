@@ -1,12 +1,10 @@
 """What passes between the plan, the load client and the measurement: planned requests, raw exchanges, the phase's report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
-from typing import Literal, overload
+from typing import Literal, Self, overload
 
 from servebench.util.tls import Trust
 
@@ -127,7 +125,7 @@ class Reads(Sequence[tuple[int, bytes]]):
         self.block = block
 
     @classmethod
-    def of(cls, reads: Iterable[tuple[int, bytes]]) -> Reads:
+    def of(cls, reads: Iterable[tuple[int, bytes]]) -> Self:
         """Return them from single reads."""
         stamps, parts = [], []
         for stamp_ns, data in reads:

@@ -4,8 +4,6 @@ A label says what differs within its view (`vllm`, `vllm · rag_prefix`, `max_nu
 report, the dashboard and MLflow all use these.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The load level of a point: how many users a closed loop has, or at which rate an open loop sends."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,7 +44,7 @@ class Level:
             return f"{self.rate:g}/s"
         return MISSING if self.concurrency is None else str(self.concurrency)
 
-    def __lt__(self, other: Level) -> bool:
+    def __lt__(self, other: Self) -> bool:
         return (self.load, self.open_loop) < (other.load, other.open_loop)
 
     @property

@@ -1,7 +1,5 @@
 """What may limit an engine, and which of its settings act on that: what an engine states, and the analysis uses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal

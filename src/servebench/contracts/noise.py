@@ -1,7 +1,5 @@
 """How an engine's speed wanders on a machine, as one long point of it has shown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the records and the point of a phase need beside what was sent and answered."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@
 direction is better and where they are shown. `measure.points` explains which requests count for which number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self

@@ -1,8 +1,6 @@
 """How precisely a point has to be known before it ends (`load.until`), and how long a study may take to decide
 (`study.until`)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import fields

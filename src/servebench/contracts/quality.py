@@ -1,12 +1,10 @@
 """Quality: the questions that a scorer makes, the answers of the engine, and their grades."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from servebench.contracts.request import Request
 from servebench.contracts.results import Outcome, Record, Thinking
@@ -69,7 +67,7 @@ class ItemAnswer:
     tokens: Sequence[str] | None = None
     logprobs: Sequence[float] | None = None
 
-    def to_grade(self, *, cut: bool = True) -> ItemAnswer:
+    def to_grade(self, *, cut: bool = True) -> Self:
         """Return the answer with the text that is graded, and `thinking`, which says how that was found.
 
         With `cut` this is what follows the thinking, and an answer that ends inside its thinking has an error: it counts as not

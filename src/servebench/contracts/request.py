@@ -1,10 +1,8 @@
 """What a workload produces: requests, and the tokenizer that it counts with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from servebench.contracts.settings import WorkloadSettings
 
@@ -76,7 +74,7 @@ class Request:
     after: tuple[str, ...] = ()
     answers: tuple[PriorAnswer, ...] = ()
 
-    def filled(self, texts: Mapping[str, str]) -> Request:
+    def filled(self, texts: Mapping[str, str]) -> Self:
         """Return the request with its answers filled in: those of `texts`, by request id, else the stand-ins."""
         if not self.answers:
             return self

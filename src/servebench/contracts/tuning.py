@@ -1,7 +1,5 @@
 """What `servebench tune` searches: the question, and the candidates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal

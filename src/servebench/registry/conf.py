@@ -1,7 +1,5 @@
 """List the config groups and their options, from the names of files: without Hydra, so that help and completion are fast."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Short words for what most commands say: `endpoint=URL`, `duration=60s`, `starts=3`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

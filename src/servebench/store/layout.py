@@ -1,7 +1,5 @@
 """Where everything is: `outputs/<study>/<run>/`."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -77,7 +75,7 @@ class _Entry:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, folder: _Folder, owner: type) -> Path:
+    def __get__(self, folder: "_Folder", owner: type) -> Path:
         return folder.path / self._name
 
 

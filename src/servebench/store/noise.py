@@ -1,7 +1,5 @@
 """What long points have shown of how engines wander: `outputs/.noise/`, a file for each engine, machine and kind of load."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

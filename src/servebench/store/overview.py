@@ -3,8 +3,6 @@
 They are read from points.csv: it opens fifty times faster than points.parquet, which remains what analyses read.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Container, Mapping
 from itertools import islice

@@ -1,7 +1,5 @@
 """The files of `servebench tune` in a study's folder: `tune.json`, with the question and what no table holds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -7,8 +7,6 @@ blocks; `api_time` and `think_time` are how long the recorded answer and the pau
 each request, with its session.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -53,7 +51,7 @@ class SubAgent:
     steps: tuple[AgentStep, ...]
     after: int
     before: int | None
-    sub_agents: tuple[SubAgent, ...] = ()
+    sub_agents: tuple["SubAgent", ...] = ()
 
 
 @dataclass(frozen=True)
