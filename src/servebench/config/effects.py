@@ -98,10 +98,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     Dependency(("quality.",), "a scorer (quality=NAME)", lambda s: s.quality.name != "none"),
     Dependency(("tracking.",), "tracking=mlflow", lambda s: s.tracking.name != "none"),
     Dependency(("telemetry.interval_s",), "telemetry.enabled=true", lambda s: s.telemetry.enabled),
-    Dependency(
-        ("slo.attainment",), "a limit such as slo.ttft_ms",
-        lambda s: s.slo.limited,
-    ),
+    Dependency(("slo.attainment",), "a limit such as slo.ttft_ms", lambda s: s.slo.limited),
     Dependency(("study.margin", "study.budget"), "study.until=decided", lambda s: s.study.until or s.study.starts == "auto"),
     Dependency(("study.metrics",), "study.until=gate", lambda s: s.study.until == "gate"),
 )  # fmt: skip

@@ -14,6 +14,9 @@ Better = Literal["higher", "lower"]
 SHARE = "0..1"
 """The unit of shares."""
 ABBREVIATIONS = ("ttft", "itl", "tpot", "e2e", "ttfo")
+RATES = ("tok/s", "tok/s/W", "req/s", "texts/s", "jobs/h", "jobs/GPU-h")
+PRICES = ("J/token", "$/M tokens")
+"""Units of which more is better, and of which less is; they head their metrics."""
 _KINDS: dict[Any, Kind] = {str: "str", int: "int", float: "float", bool: "bool"}
 
 
@@ -40,18 +43,14 @@ class Column:
 
 
 def about(
-    unit: str,
-    description: str,
-    *,
-    title: str = "",
-    heading: str = "",
-    better: Better | None = None,
-    bits: int = 64,
+    unit: str, description: str, *, title: str = "", heading: str = "", better: Better | None = None, bits: int = 64
 ) -> dict[str, Any]:
     """Return the metadata that makes a dataclass field a column: without a title it is called by its name, without a heading
-    by its title, and of latencies lower is better."""
+    by its unit if that is a rate or price, else by its title, and of latencies lower is better."""
+    heading = heading or (unit if title and unit in (*RATES, *PRICES) else "")
     given = {"unit": unit, "description": description, "title": title, "heading": heading, "bits": bits}
-    return {**given, "better": better or ("lower" if unit == "ms" else None)}
+    usual: Better | None = "higher" if unit in RATES else "lower" if unit in (*PRICES, "ms") else None
+    return {**given, "better": better or usual}
 
 
 def column(unit: str, description: str, *, default: Any = None, **more: Any) -> Any:

@@ -66,31 +66,23 @@ class PointRow:
     )
     window_s: float | None = column("s", "Length of the measurement window, without what is left out.")
     output_throughput_tok_s: float | None = column(
-        "tok/s",
-        "Output tokens that arrived inside the window, a second.",
-        title="output throughput",
-        heading="tok/s",
-        better="higher",
+        "tok/s", "Output tokens that arrived inside the window, a second.", title="output throughput"
     )
     output_throughput_whole_run_tok_s: float | None = column(
         "tok/s",
         "Output tokens a second from the first request sent to the last one ended, as other tools report it.",
         title="output throughput of the whole run",
-        better="higher",
     )
     request_throughput_req_s: float | None = column(
         "req/s",
         "Ok requests a second, each by the share of its content events inside the window.",
         title="request throughput",
-        heading="req/s",
-        better="higher",
     )
     goodput_req_s: float | None = column(
         "req/s",
         "Ok requests that met every limit of the SLO, a second.",
         title="requests within the SLO",
         heading="req/s in SLO",
-        better="higher",
     )
     ttft_ms_mean: float | None = column("ms", "Mean time to first token (TTFT).")
     ttft_ms_p50: float | None = column("ms", "Median time to first token.")
@@ -136,14 +128,10 @@ class PointRow:
         "0..1", "Share of answers with an enforced schema that fit it.", title="valid JSON", better="higher"
     )
     energy_j_per_token: float | None = column(
-        "J/token", "Energy used inside the window per output token.", title="energy", heading="J/token", better="lower"
+        "J/token", "Energy used inside the window per output token.", title="energy"
     )
     cost_usd_per_mtok: float | None = column(
-        "$/M tokens",
-        "Price of the GPUs for a million output tokens.",
-        title="price of output tokens",
-        heading="$/M tokens",
-        better="lower",
+        "$/M tokens", "Price of the GPUs for a million output tokens.", title="price of output tokens"
     )
     emulated: bool = column("", "Whether the engine was emulated or simulated.", default=False)
     verdict: Verdict | None = column("", "Whether the numbers can be believed: valid, doubtful or void.")
@@ -166,8 +154,7 @@ class PointRow:
         "tokens", "Mean output tokens that these requests asked for at most; null where one has no such limit."
     )
     hidden_tokens_mean: float | None = column(
-        "tokens",
-        "Mean reasoning tokens of a request that usage counts and nobody sent; in no other column.",
+        "tokens", "Mean reasoning tokens of a request that usage counts and nobody sent; in no other column."
     )
     output_tokens_total: int | None = column("tokens", "Output tokens of all ok requests.")
     prefix_cache_hit_rate_ideal: float | None = column(
@@ -276,11 +263,7 @@ class PointRow:
         better="lower",
     )
     output_tok_s_per_w: float | None = column(
-        "tok/s/W",
-        "Output throughput per watt: output tokens per joule.",
-        title="throughput per watt",
-        heading="tok/s/W",
-        better="higher",
+        "tok/s/W", "Output throughput per watt: output tokens per joule.", title="throughput per watt"
     )
     ttft_ms_p50_all: float | None = column(
         "ms", "Median TTFT with failed requests counted as infinitely slow.", title="TTFT p50 with failed"
@@ -334,15 +317,9 @@ class PointRow:
         "", "Jobs (an agent with its sub-agents, or a conversation) all of whose requests were answered."
     )
     jobs_per_h: float | None = column(
-        "jobs/h",
-        "Jobs an hour: each request answered inside the window counts by its share of its job.",
-        title="jobs",
-        heading="jobs/h",
-        better="higher",
+        "jobs/h", "Jobs an hour: each request answered inside the window counts by its share of its job.", title="jobs"
     )
-    jobs_per_gpu_h: float | None = column(
-        "jobs/GPU-h", "Jobs an hour for each GPU.", title="jobs per GPU", heading="jobs/GPU-h", better="higher"
-    )
+    jobs_per_gpu_h: float | None = column("jobs/GPU-h", "Jobs an hour for each GPU.", title="jobs per GPU")
     job_s_p50: float | None = column(
         "s",
         "Median time of a job from its first request to its last answer, pauses included.",
@@ -352,10 +329,10 @@ class PointRow:
     )
     job_s_p90: float | None = column("s", "90th percentile of the time of a job.", title="job p90", better="lower")
     input_throughput_tok_s: float | None = column(
-        "tok/s", "Tokens of the texts that were embedded or ranked, per second.", title="tokens in", better="higher"
+        "tok/s", "Tokens of the texts that were embedded or ranked, per second.", title="tokens in", heading="tokens in"
     )
     input_throughput_texts_s: float | None = column(
-        "texts/s", "Texts that were embedded or ranked, per second.", title="texts", heading="texts/s", better="higher"
+        "texts/s", "Texts that were embedded or ranked, per second.", title="texts"
     )
     prefix_cache_hit_rate_asked: float | None = column(
         "0..1",
@@ -377,8 +354,7 @@ class PointRow:
     )
     ended_by: str | None = column("", "Why a point with `load.until` ended: precise, out_of_reach, time or requests.")
     warmup_cut_s: float | None = column(
-        "s",
-        "How much was cut from the front of the window because the engine was still changing.",
+        "s", "How much was cut from the front of the window because the engine was still changing."
     )
     slices: int | None = column(
         "", "How many slices the point was measured in, in turns with another engine; null: none."

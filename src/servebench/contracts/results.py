@@ -103,8 +103,7 @@ class Record:
         "Network and front end: TTFT less the engine's queue (included if it reports none), prefill and KV transfer.",
     )
     delivery_ms: float | None = column(
-        "ms",
-        "From the first content event to the end of the answer, minus the engine's decode time.",
+        "ms", "From the first content event to the end of the answer, minus the engine's decode time."
     )
     error_code: str | None = column("", "The code or type of an error that came inside HTTP 200.")
     residual_ms: float | None = column(

@@ -83,13 +83,7 @@ def load_run(path: Path, read: RowReader = read_rows, plan: Callable[[], Mapping
     """Return the run in a folder, whatever is in it; `read` reads its points, on first use. One without a
     manifest, such as one that never started, has what its study's `plan` has for its name instead."""
     folder = RunFolder(path)
-    run = RunData(
-        study_id=path.parent.name,
-        name=path.name,
-        path=path,
-        rows=tuple,
-        tables=lambda *_: _no_rows(),
-    )
+    run = RunData(study_id=path.parent.name, name=path.name, path=path, rows=tuple, tables=lambda *_: _no_rows())
     try:
         check_plain(path)
     except StoreError as error:

@@ -66,11 +66,7 @@ class ChronicleWorkload(FillingWorkload):
             for index in range(count)
         ]
         texts, counts = self.fill(
-            [one.start for one in drafts],
-            [one.tokens for one in drafts],
-            rng,
-            tokenizer,
-            [one.end for one in drafts],
+            [one.start for one in drafts], [one.tokens for one in drafts], rng, tokenizer, [one.end for one in drafts]
         )
         references = [self.reference(text, draft) for text, draft in zip(texts, drafts, strict=True)]
         return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs, references=references)
