@@ -86,19 +86,12 @@ class AgentLoopWorkload(SessionWorkload):
         context = (*system, *steps_of_agent[0].news, steps_of_agent[0].answer)
         job_requests = steps + sum(sizes.values())
         waits_for = {1: tuple(children)}
-        sessions = [Session(name, steps_of_agent, before=system, waits_for=waits_for, job_requests=job_requests)]
-        for child, count in sizes.items():
-            sessions.append(
-                Session(
-                    child,
-                    self._steps(child, count, stream, rng),
-                    before=context,
-                    opens_after=(name, 1),
-                    job=name,
-                    job_requests=job_requests,
-                )
-            )
-        return sessions
+        agent = Session(name, steps_of_agent, before=system, waits_for=waits_for, job_requests=job_requests)
+        alike: dict[str, Any] = {"opens_after": (name, 1), "job": name, "job_requests": job_requests}
+        return [
+            agent,
+            *(Session(child, self._steps(child, n, stream, rng), context, **alike) for child, n in sizes.items()),
+        ]
 
     def _results(self, sizes: Mapping[str, int], stream: str) -> tuple[Piece, ...]:
         """Return the messages that bring back the results of the sub-agents; `sizes` are their numbers of steps."""
@@ -125,13 +118,12 @@ class AgentLoopWorkload(SessionWorkload):
         steps = []
         for number in range(count):
             mark = self._salt(stream, name, str(number))
+            new = Piece("user", f"Result [{mark}]:", results[number], key="result_tokens")
             if number == 0:
-                news: tuple[Piece, ...] = (Piece("user", f"[{mark}] Task:", tasks[0], key="input_tokens"),)
-            else:
-                news = (Piece("user", f"Result [{mark}]:", results[number], key="result_tokens"),)
+                new = Piece("user", f"[{mark}] Task:", tasks[0], key="input_tokens")
             steps.append(
                 SessionStep(
-                    news=(*sub_results, *news) if number == 1 else news,
+                    news=(*sub_results, new) if number == 1 else (new,),
                     output_tokens=outputs[number],
                     answer=_call(rng, mark, outputs[number], (name, number)),
                     think_s=rng.expovariate(1 / settings.tool_s) if number and settings.tool_s else None,

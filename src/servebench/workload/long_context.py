@@ -66,7 +66,7 @@ class LongContextWorkload(ChronicleWorkload):
         def prompt(sentences: list[str]) -> str:
             return head + paragraphs(sentences) + " ".join(hidden) + end
 
-        sentences = self.chronicler.sentences_that_fit(length - used, length, prompt, rng, tokenizer)
+        sentences = self.sentences_that_fit(length - used, length, prompt, rng, tokenizer)
         text = paragraphs(_hide(hidden, sentences, self._depths(index)))
         return Draft(head + text, end, tuple(zip(things, answers, strict=True)), length)
 

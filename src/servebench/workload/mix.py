@@ -37,10 +37,7 @@ class MixWorkload(Workload):
     name = "mix"
     settings: MixSettings
     settings_type = MixSettings
-
-    def __init__(self, settings: WorkloadSettings) -> None:
-        super().__init__(settings)
-        self._parts: dict[str, Workload] | None = None
+    _parts: dict[str, Workload] | None = None
 
     def check(self) -> list[str]:
         """Report missing parts, invalid weights, and what the parts report."""

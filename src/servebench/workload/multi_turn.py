@@ -46,7 +46,6 @@ class MultiTurnWorkload(SessionWorkload):
     name = "multi_turn"
     settings: MultiTurnSettings
     settings_type = MultiTurnSettings
-    reference_keys = ()
 
     def sessions_of(self, user: int, stream: str, rng: random.Random) -> Sequence[Session]:
         """See SessionWorkload.sessions_of."""

@@ -34,7 +34,6 @@ class EmbeddingsWorkload(FillingWorkload):
     name = "embeddings"
     settings: EmbeddingsSettings
     settings_type = EmbeddingsSettings
-    reference_keys = ()
 
     def check(self) -> list[str]:
         """Report an API that these requests do not have."""

@@ -43,12 +43,11 @@ class RagPrefixWorkload(FillingWorkload):
     name = "rag_prefix"
     settings: RagPrefixSettings
     settings_type = RagPrefixSettings
-    reference_keys = ()
 
     def check(self) -> list[str]:
         """Report documents and questions that are too short to be distinct."""
         for total in sorted(set(self._totals())):
-            document = prefix_tokens(total, self.settings.share)
+            document = round(self.settings.share * total)
             both = f"workload.share={self.settings.share:g} of workload.input_tokens={total}"
             if 0 < document < SALT_TOKENS_MAX:
                 return [
@@ -97,7 +96,7 @@ class RagPrefixWorkload(FillingWorkload):
         owner = f"{DOCUMENTS}/{stream}" if settings.cache == "cold" else DOCUMENTS
         texts = {}
         for number in wanted:
-            length = prefix_tokens(totals[number], settings.share)
+            length = round(settings.share * totals[number])
             if length == 0:
                 texts[number] = ""
                 continue
@@ -107,8 +106,3 @@ class RagPrefixWorkload(FillingWorkload):
             (text,), _ = self.fill([start], [length], rng, tokenizer)
             texts[number] = f"{text}\n\n"
         return texts
-
-
-def prefix_tokens(total_tokens: int, share: float) -> int:
-    """Return the tokens of the document in a prompt of this length."""
-    return round(share * total_tokens)

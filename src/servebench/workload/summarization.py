@@ -41,14 +41,14 @@ class SummarizationWorkload(ChronicleWorkload):
         events = [town_event(rng, place) for _ in range(settings.events)]
         head = f"[{salt(settings.seed, stream, index)}] The chronicle of {place}.\n\n"
         end = f"\n\nSummarise the chronicle in {settings.events} short sentences, the main events only.\nSummary:"
-        main = [event.sentence for event in events]
+        main = [text for text, _ in events]
         used = tokenizer.count([head + " ".join(main) + end])[0]
         length = self.length_for(length, used, f"a chronicle with workload.events={settings.events}")
 
         def prompt(sentences: list[str]) -> str:
             return head + paragraphs([*sentences, *main]) + end
 
-        sentences = self.chronicler.sentences_that_fit(length - used, length, prompt, rng, tokenizer)
+        sentences = self.sentences_that_fit(length - used, length, prompt, rng, tokenizer)
         places = sorted(rng.randint(0, len(sentences)) for _ in main)
         for at, sentence in reversed(list(zip(places, main, strict=True))):
             sentences.insert(at, sentence)
@@ -56,4 +56,4 @@ class SummarizationWorkload(ChronicleWorkload):
 
     def reference(self, text: str, draft: Draft) -> Mapping[str, Any]:
         """See ChronicleWorkload.reference."""
-        return {"summary": " ".join(event.summary for event in draft.facts)}
+        return {"summary": " ".join(summary for _, summary in draft.facts)}

@@ -11,7 +11,7 @@ from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import FillingWorkload
-from servebench.workload.build.requests import as_request
+from servebench.workload.build.requests import as_requests
 from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator, salt
 from servebench.workload.sources.trace_files import (
     BUILTIN_BLOCK_TOKENS,
@@ -46,7 +46,6 @@ class TraceWorkload(FillingWorkload):
     name = "trace"
     settings: TraceSettings
     settings_type = TraceSettings
-    reference_keys = ()
 
     def check(self) -> list[str]:
         """Report a trace that cannot be read, lengths that have no effect, and blocks too short to be distinct."""
@@ -88,26 +87,18 @@ class TraceWorkload(FillingWorkload):
         owner = f"blocks/{stream}" if settings.cache == "cold" else "blocks"
         rows, period_s = self._rows()
         blocks: dict[str, str] = {}
-        requests = []
+        texts, lengths, outputs, arrivals_s = [], [], [], []
         for index in range(count):
             lap, place = divmod(index, len(rows))
             row = rows[place]
             names = [f"{owner}/{lap}/{block}" for block in row.blocks]
             names.append(f"{owner}/alone/{stream}/{index}")
             text, length = self.prompt_of(names, self._length(row), self.block_tokens(), blocks, tokenizer)
-            requests.append(
-                as_request(
-                    text,
-                    settings.api,
-                    f"{stream}-{index:05d}",
-                    output_tokens=max(1, round(row.output_tokens * settings.length_scale)),
-                    exact_output=settings.exact_output,
-                    temperature=settings.temperature,
-                    prompt_tokens=length,
-                    arrival_s=row.arrival_s + lap * period_s,
-                )
-            )
-        return requests
+            texts.append(text)
+            lengths.append(length)
+            outputs.append(max(1, round(row.output_tokens * settings.length_scale)))
+            arrivals_s.append(row.arrival_s + lap * period_s)
+        return as_requests(settings, stream, texts, prompt_tokens=lengths, output_tokens=outputs, arrival_s=arrivals_s)
 
     def _rows(self) -> tuple[list[TraceRow], float]:
         """Return the rows that are short enough, and the time they take with a mean gap after the last."""

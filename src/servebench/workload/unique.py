@@ -45,7 +45,6 @@ class UniqueWorkload(FillingWorkload):
     name = "unique"
     settings: UniqueSettings
     settings_type = UniqueSettings
-    reference_keys = ()
     draws_lengths = True
 
     def check(self) -> list[str]:

@@ -10,8 +10,7 @@ from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Message, Request
 from servebench.contracts.settings import ImageSettings, WorkloadSettings
 from servebench.protocol.kinds.table import KINDS
-from servebench.workload.build.images import images_of, png
-from servebench.workload.build.requests import add_extras
+from servebench.workload.build.requests import add_extras, images_of, png
 
 
 def pixels(file):

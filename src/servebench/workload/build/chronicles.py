@@ -1,21 +1,23 @@
 """Requests with a long chronicle: what `long_context` and `summarization` share."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from servebench.contracts.request import Request, Tokenizer
-from servebench.contracts.settings import LengthSettings, WorkloadSettings
+from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.requests import as_requests
 from servebench.workload.build.seeding import generator
-from servebench.workload.sources.prose import Chronicler
+from servebench.workload.sources.prose import sentence
 
 ROOM_TOKENS_MIN = 32
 """The least tokens of chronicle around the facts."""
+SAMPLE = 48
+"""Sentences on which the tokens of the prose are measured."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,8 @@ class ChronicleWorkload(FillingWorkload):
 
     default_input_tokens: ClassVar[int]
     default_output_tokens: ClassVar[int]
-
-    def __init__(self, settings: WorkloadSettings) -> None:
-        super().__init__(settings)
-        self.chronicler = Chronicler()
+    _per_character: tuple[Tokenizer, float] | None = None
+    """The tokens per character of its prose, by a tokenizer."""
 
     def draft(self, index: int, length: int, stream: str, rng: random.Random, tokenizer: Tokenizer) -> Draft:
         """Return a prompt of a little less than `length` tokens. Raises ConfigError when the facts do not fit."""
@@ -50,6 +50,26 @@ class ChronicleWorkload(FillingWorkload):
         if length >= least or (isinstance(spec, LengthSettings) and not spec.bounded and spec.longest >= least):
             return max(length, least)
         raise ConfigError(f"workload.input_tokens={length} leaves no room for {what}; set it to {least} or more")
+
+    def sentences_that_fit(
+        self, tokens: int, limit: int, prompt: Callable[[list[str]], str], rng: random.Random, tokenizer: Tokenizer
+    ) -> list[str]:
+        """Return sentences of about `tokens`: 2% and one sentence less, which leaves room for an end.
+
+        They are trimmed until the `prompt` made of them has at most `limit` tokens.
+        """
+        if self._per_character is None or self._per_character[0] is not tokenizer:
+            fixed = random.Random("servebench prose")
+            sample = " ".join(sentence(fixed) for _ in range(SAMPLE))
+            self._per_character = tokenizer, tokenizer.count([sample])[0] / len(sample)
+        left = tokens * 0.98 / self._per_character[1]
+        sentences: list[str] = []
+        while (left := left - len(new := sentence(rng)) - 1) >= 0:
+            sentences.append(new)
+        # the sentences of a long text are a little longer or shorter than the measured mean
+        while sentences and tokenizer.count([prompt(sentences)])[0] > limit:
+            del sentences[-max(1, len(sentences) // 50) :]
+        return sentences
 
     def reference(self, text: str, draft: Draft) -> Mapping[str, Any]:
         """Return what a scorer needs to know of the prompt `text`."""
@@ -68,5 +88,5 @@ class ChronicleWorkload(FillingWorkload):
         texts, counts = self.fill(
             [one.start for one in drafts], [one.tokens for one in drafts], rng, tokenizer, [one.end for one in drafts]
         )
-        references = [self.reference(text, draft) for text, draft in zip(texts, drafts, strict=True)]
-        return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs, references=references)
+        known = [self.reference(text, draft) for text, draft in zip(texts, drafts, strict=True)]
+        return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs, reference=known)

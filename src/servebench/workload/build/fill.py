@@ -4,7 +4,6 @@ import random
 from collections.abc import Sequence
 
 from servebench.contracts.request import Tokenizer, Workload
-from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.sources.prompts import vocabulary
 
 ROUNDS_MAX = 12
@@ -13,9 +12,8 @@ ROUNDS_MAX = 12
 class FillingWorkload(Workload):
     """Base of the workloads that fill prompts with random words."""
 
-    def __init__(self, settings: WorkloadSettings) -> None:
-        super().__init__(settings)
-        self._words: tuple[Tokenizer, list[str]] | None = None
+    reference_keys = ()
+    _words: tuple[Tokenizer, list[str]] | None = None
 
     def fill(
         self,

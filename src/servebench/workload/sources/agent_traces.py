@@ -245,13 +245,6 @@ def _own_jobs(path: Path) -> Iterator[tuple[str, AgentJob]]:
 
 
 def _own(row: Mapping[str, Any]) -> _Timed:
-    tokens = int(row["prompt_tokens"])
-    blocks: Iterable[int] = range(-(-tokens // BLOCK_TOKENS))
-    return _Timed(
-        row["sent_ns"] / NS_PER_S,
-        row["ended_ns"] / NS_PER_S,
-        None,
-        tokens,
-        int(row["output_tokens"] or 1),
-        tuple(blocks),
-    )
+    sent_s, ended_s = row["sent_ns"] / NS_PER_S, row["ended_ns"] / NS_PER_S
+    tokens, answered = int(row["prompt_tokens"]), int(row["output_tokens"] or 1)
+    return _Timed(sent_s, ended_s, None, tokens, answered, tuple(range(-(-tokens // BLOCK_TOKENS))))

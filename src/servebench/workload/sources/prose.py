@@ -1,10 +1,7 @@
 """Synthesize English: chronicles of invented towns of any length. Written for servebench and under its licence."""
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from servebench.contracts.request import Tokenizer
+from collections.abc import Sequence
 
 _SUBJECTS = (
     "the council", "the harbour office", "a group of teachers", "the old mill", "the ferry company", "the city library",
@@ -35,7 +32,6 @@ _TOWNS = (
     "Inverlode", "Kestrel Bay", "Larkspur", "Millbrook End", "Northfold", "Oakenshaw", "Pennyroyal", "Quarrington",
 )  # fmt: skip
 _PARAGRAPH = 6
-_SAMPLE = 48
 
 
 def town(rng: random.Random) -> str:
@@ -51,50 +47,11 @@ def sentence(rng: random.Random) -> str:
     return f"In {rng.randint(1850, 1990)} {text}" if rng.random() < 0.6 else text[0].upper() + text[1:]
 
 
-@dataclass(frozen=True)
-class TownEvent:
-    """A main event of a chronicle: its `sentence` in the text, and the `summary` of it."""
-
-    sentence: str
-    summary: str
-
-
-def town_event(rng: random.Random, place: str) -> TownEvent:
-    """Return a main event: a unique sentence, and the same in few words."""
+def town_event(rng: random.Random, place: str) -> tuple[str, str]:
+    """Return a main event of a chronicle: its unique sentence in the text, and the summary of it in few words."""
     who, did, why = rng.choice(_SUBJECTS), rng.choice(_DEEDS), rng.choice(_REASONS)
     year = rng.randint(1850, 1990)
-    return TownEvent(f"What {place} remembers of {year} is that {who} {did}, {why}.", f"In {year} {who} {did}.")
-
-
-class Chronicler:
-    """Writes sentences that nearly fill a number of tokens; caches how long sentences are for a tokenizer."""
-
-    def __init__(self) -> None:
-        self._cached: tuple[Tokenizer, float] | None = None
-
-    def tokens_per_character(self, tokenizer: Tokenizer) -> float:
-        """Return the tokens per character of this prose, measured once on a fixed sample."""
-        if self._cached is None or self._cached[0] is not tokenizer:
-            rng = random.Random("servebench prose")
-            text = " ".join(sentence(rng) for _ in range(_SAMPLE))
-            self._cached = tokenizer, tokenizer.count([text])[0] / len(text)
-        return self._cached[1]
-
-    def sentences_that_fit(
-        self, tokens: int, limit: int, prompt: Callable[[list[str]], str], rng: random.Random, tokenizer: Tokenizer
-    ) -> list[str]:
-        """Return sentences of about `tokens`: 2% and one sentence less, which leaves room for an end.
-
-        They are trimmed until the `prompt` made of them has at most `limit` tokens.
-        """
-        left = tokens * 0.98 / self.tokens_per_character(tokenizer)
-        sentences: list[str] = []
-        while (left := left - len(new := sentence(rng)) - 1) >= 0:
-            sentences.append(new)
-        # the sentences of a long text are a little longer or shorter than the measured mean
-        while sentences and tokenizer.count([prompt(sentences)])[0] > limit:
-            del sentences[-max(1, len(sentences) // 50) :]
-        return sentences
+    return f"What {place} remembers of {year} is that {who} {did}, {why}.", f"In {year} {who} {did}."
 
 
 def paragraphs(sentences: Sequence[str]) -> str:
