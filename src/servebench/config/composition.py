@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped, unused-ignore]
 
-from servebench.config.arguments import Arguments, parse_arguments
+from servebench.config.arguments import parse_arguments
 from servebench.config.effects import has_effect, ignored
 from servebench.config.folders import Composer, composer, folder_problems
 from servebench.config.launchers import select_launcher
@@ -363,22 +363,32 @@ def _holds(content: Any, path: str) -> bool:
     return True
 
 
-def compose_for_display(words: Arguments, registry: Registry) -> tuple[Prepared, list[Problem]]:
-    """Return the config of one run with the overrides of which Hydra composes it, and the problems that prevent showing it."""
+def config_text(
+    arguments: Sequence[str], registry: Registry, *, resolve: bool = False, package: str | None = None
+) -> str:
+    """Return the config of the run of these words as YAML, or a `package` of it: a group or a dotted key. Raises ConfigError with
+    one line for each problem."""
+    words = parse_arguments(arguments)
+    if words.multirun:
+        raise ConfigError("--cfg shows one config; leave out -m")
     problems = [*words.problems, *folder_problems(words.config_dirs, registry)]
     with composer(registry, words.config_dirs, words.config_name) as source:
         overrides, unreadable = parse(words.overrides)
-        problems.extend(unreadable)
-        for override in overrides:
-            if override.is_sweep_override():
-                problems.append(
-                    Problem(f"{override.input_line}: only one config can be shown; give one value", "words")
-                )
+        swept = (f"{one.input_line}: only one config can be shown; give one value" for one in overrides if one.is_sweep_override())
+        problems += [*unreadable, *(Problem(line, "words") for line in swept)]
         jobs, more = sweep(overrides, source)
-        problems.extend(more)
         prepared = compose_job(source, registry, jobs[0])
-        checked = check_job(source, registry, prepared)
-        problems.extend(
-            problem for problem in checked.problems if problem.kind in ("syntax", "group", "compose", "key")
-        )
-    return prepared, without_duplicates(problems)
+        faults = check_job(source, registry, prepared).problems
+        problems += [*more, *(one for one in faults if one.kind in ("syntax", "group", "compose", "key"))]
+    if problems or prepared.config is None:
+        raise ConfigError([problem.text for problem in without_duplicates(problems)])
+    shown = OmegaConf.masked_copy(prepared.config, [str(key) for key in prepared.config if key != "hydra"])
+    try:
+        part = OmegaConf.select(shown, package) if package else shown
+        if part is None:
+            raise ConfigError(
+                f"--package {package}: the config has no such part; the groups are {', '.join(map(str, shown))}"
+            )
+        return OmegaConf.to_yaml(part, resolve=resolve) if OmegaConf.is_config(part) else f"{part}\n"
+    except OmegaConfBaseException as error:
+        raise ConfigError(summarize_error(error)) from error

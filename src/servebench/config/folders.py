@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,8 @@ class Composer:
         self.loader = loader
         self.config_name = config_name
         self._options: dict[str, tuple[str, ...]] = {}
-        self._last: tuple[tuple[str, ...], DictConfig] | None = None
-        self._layers: tuple[tuple[str, ...], list[Layer]] | None = None
+        self._composed = lru_cache(maxsize=1)(self._compose)
+        self._layered = lru_cache(maxsize=1)(self._layers)
         found = loader.get_group_options("", results_filter=ObjectType.GROUP)
         self.groups = tuple(sorted({name for name in found if name not in NO_GROUPS} | {EXPERIMENT}))
 
@@ -105,22 +106,19 @@ class Composer:
 
         The last result is cached: composing takes 0.1 s, and the first job of a sweep repeats the overrides of the sweep.
         """
-        words = tuple(overrides)
-        if self._last is None or self._last[0] != words:
-            composed = compose(config_name=self.config_name, overrides=list(words), return_hydra_config=True)
-            self._last = (words, composed)
-        return self._last[1]
+        return self._composed(tuple(overrides))
+
+    def _compose(self, words: tuple[str, ...]) -> DictConfig:
+        return compose(config_name=self.config_name, overrides=list(words), return_hydra_config=True)
 
     def layers(self, overrides: Sequence[str]) -> list[Layer]:
         """Return the files of a config in the order in which Hydra merges them. Cached as by `compose`."""
-        words = tuple(overrides)
-        if self._layers is None or self._layers[0] != words:
-            defaults = self.loader.compute_defaults_list(
-                config_name=self.config_name, overrides=list(words), run_mode=RunMode.RUN
-            )
-            found = [self._layer(str(one.config_path), one.package or "") for one in defaults.defaults]
-            self._layers = (words, [layer for layer in found if layer is not None])
-        return self._layers[1]
+        return self._layered(tuple(overrides))
+
+    def _layers(self, words: tuple[str, ...]) -> list[Layer]:
+        defaults = self.loader.compute_defaults_list(self.config_name, list(words), RunMode.RUN)
+        found = (self._layer(str(one.config_path), one.package or "") for one in defaults.defaults)
+        return [layer for layer in found if layer is not None]
 
     def _layer(self, name: str, package: str) -> Layer | None:
         holder = next((one for one in self.loader.get_sources() if one.is_config(name)), None)

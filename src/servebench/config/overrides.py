@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -78,18 +78,6 @@ def _unreadable(text: str, error: HydraException) -> str:
     return f"{text}: invalid override ({reason}); close brackets and quotes, and quote text with , [ ] {{ }} or spaces"
 
 
-class _VisibleOptions:
-    """The options that `glob(...)` sweeps over: those of a group without the file that others inherit."""
-
-    def __init__(self, composer: Composer) -> None:
-        self._composer = composer
-
-    def get_group_options(self, group_name: str, results_filter: Any = None) -> list[str]:
-        """Return the options of a group, as Hydra's config loader does."""
-        del results_filter
-        return list(self._composer.options(group_name))
-
-
 def sweep(overrides: Sequence[Override], composer: Composer) -> tuple[list[list[str]], list[Problem]]:
     """Return the overrides of each job, in the order of Hydra's basic sweeper: the last key varies fastest, and the later of
     two overrides of one key replaces the first.
@@ -106,8 +94,9 @@ def sweep(overrides: Sequence[Override], composer: Composer) -> tuple[list[list[
         elif override.is_hydra_override():
             problems.append(Problem(f"{override.input_line}: Hydra's own settings cannot be swept", "syntax"))
         else:
-            # the parser only uses the loader for the options of a group
-            override.config_loader = _VisibleOptions(composer)  # type: ignore[assignment]
+            # the parser only uses the loader for the options of a group that `glob(...)` sweeps over
+            shown = SimpleNamespace(get_group_options=lambda group, **_: list(composer.options(group)))
+            override.config_loader = shown  # type: ignore[assignment]
             values = [f"{key}={value}" for value in override.sweep_string_iterator()]
             if not values:
                 problems.append(Problem(f"{override.input_line}: nothing matches", "syntax"))

@@ -19,6 +19,7 @@ from servebench.config.keys import Types, known_keys, section_types
 from servebench.config.problems import Problem, format_value, missing_option, nearest_name, suggest
 from servebench.contracts.precision import DURATION, SECONDS_IN
 from servebench.contracts.settings import LengthSettings, RunSettings
+from servebench.contracts.stored import mapping
 from servebench.registry.registry import Registry
 from servebench.registry.shorthand import RENAMED_KEYS
 from servebench.util.errors import ConfigError
@@ -121,23 +122,13 @@ RETIRED = (("gpu", "power_w"), ("engine", "measure_restart"), ("load", "search",
 
 def _with_todays_keys(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a stored config without the keys that are no more, and with the names of today."""
-    for path in RETIRED:
-        resolved = _without(resolved, path)
-    load = resolved.get("load")
-    return {**resolved, "load": _renamed("load", load)} if isinstance(load, Mapping) else resolved
-
-
-def _renamed(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    names = {key: RENAMED_KEYS.get(f"{section}.{key}", f"{section}.{key}").partition(".")[2] for key in values}
-    return {names[key]: one for key, one in values.items()}
-
-
-def _without(config: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    first, *rest = path
-    if not rest:
-        return {key: value for key, value in config.items() if key != first}
-    inner = config.get(first)
-    return {**config, first: _without(inner, tuple(rest))} if isinstance(inner, Mapping) else config
+    config: Any = copy.deepcopy(dict(resolved))
+    for *sections, key in RETIRED:
+        reduce(lambda found, name: mapping(found.get(name)), sections, config).pop(key, None)
+    if isinstance(load := config.get("load"), dict):
+        names = {old.partition(".")[2]: now.partition(".")[2] for old, now in RENAMED_KEYS.items()}
+        config["load"] = {names.get(key, key): value for key, value in load.items()}
+    return dict(config)
 
 
 def to_plain(settings: RunSettings) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def run_command(
     if preview:
         return print_previews(words, registry())
     if cfg == "job":
-        from servebench.config.information import config_text
+        from servebench.config.composition import config_text
 
         click.echo(config_text(words, registry(), resolve=resolve, package=package), nl=False)
         return 0

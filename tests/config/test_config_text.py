@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
-from servebench.config.information import config_text
+from servebench.config.composition import config_text
 from servebench.util.errors import ConfigError
 
 
