@@ -15,7 +15,6 @@ from servebench.contracts.quality import Endpoint, Item, ItemAnswer
 from servebench.contracts.request import Message
 from servebench.contracts.results import BUSY, Outcome
 from servebench.protocol.errors import error_text, retry_after_s
-from servebench.protocol.kinds.kind import RequestKind
 from servebench.protocol.kinds.table import kind_named
 from servebench.util.safe_text import in_one_line
 from servebench.util.tls import Trust, tls_context
@@ -34,32 +33,15 @@ Watch = Callable[[int], None]
 
 
 def ask(
-    items: Sequence[Item],
-    endpoint: Endpoint,
-    *,
-    concurrency: int,
-    timeout_s: float = 120.0,
-    api: str = "chat",
-    dialect: Dialect = USUAL,
-    on_answer: Callable[[Item, ItemAnswer], None] | None = None,
-    watch: Watch | None = None,
-    give_up_after: int | None = None,
+    items: Sequence[Item], endpoint: Endpoint, *, concurrency: int, watch: Watch | None = None, **options: Any
 ) -> list[ItemAnswer]:
     """Return one answer for each item, in order, at temperature 0 where there is one. A failed request is an answer with `error`.
 
-    `timeout_s` limits a whole answer. `api` is the kind of the requests, which are sent in the engine's `dialect`. `on_answer`
-    is called with each answer as it comes. An endpoint that is not measured itself has `give_up_after`: after this number of
-    failures in a row it is not asked any more, and while it is busy it is asked again.
+    `options` are `timeout_s`, which limits a whole answer; `api`, the kind of the requests, and the engine's `dialect` in which
+    they are sent; `on_answer`, which is called with each answer as it comes; and for an endpoint that is not measured itself
+    `give_up_after`: after this number of failures in a row it is not asked any more, and while it is busy it is asked again.
     """
-    session = _AskSession(
-        endpoint=endpoint,
-        kind=kind_named(api),
-        dialect=dialect,
-        timeout_s=timeout_s,
-        on_answer=on_answer,
-        give_up_after=give_up_after,
-    )
-    return asyncio.run(session.ask_all(items, concurrency, watch))
+    return asyncio.run(_AskSession(endpoint=endpoint, **options).ask_all(items, concurrency, watch))
 
 
 def ask_once(items: Sequence[Item], endpoint: Endpoint, part: str, **options: Any) -> list[ItemAnswer]:
@@ -88,14 +70,14 @@ def ask_once(items: Sequence[Item], endpoint: Endpoint, part: str, **options: An
 @dataclass(kw_only=True)
 class _AskSession:
     endpoint: Endpoint
-    kind: RequestKind
-    dialect: Dialect
-    timeout_s: float
-    on_answer: Callable[[Item, ItemAnswer], None] | None
-    give_up_after: int | None
+    timeout_s: float = 120.0
+    api: str = "chat"
+    dialect: Dialect = USUAL
+    on_answer: Callable[[Item, ItemAnswer], None] | None = None
+    give_up_after: int | None = None
 
     def __post_init__(self) -> None:
-        one = self.endpoint
+        one, self.kind = self.endpoint, kind_named(self.api)
         self.dialect = replace(self.dialect, names=one.names or self.dialect.names)
         self._client = bounded_client(
             {**self.kind.headers, **one.headers}, timeout_s=self.timeout_s, verify_tls=one.verify_tls

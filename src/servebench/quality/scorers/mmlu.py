@@ -43,18 +43,16 @@ class MmluScorer(Scorer):
             rows.append(row)
         shown, rows = examples(rows, self.settings.shots, seed)
         before = "".join(f"{_question(row)} {row['correct_answer']}\n\n" for row in shown)
-        items = []
-        for place, row in sample(rows, count, seed):
-            items.append(
-                Item(
-                    item_id=f"mmlu-{place}",
-                    prompt=before + _question(row),
-                    expected=str(row["correct_answer"]),
-                    max_tokens=MAX_TOKENS,
-                    task=str(row["topic"]) if row.get("topic") else None,
-                )
+        return [
+            Item(
+                item_id=f"mmlu-{place}",
+                prompt=before + _question(row),
+                expected=str(row["correct_answer"]),
+                max_tokens=MAX_TOKENS,
+                task=str(row["topic"]) if row.get("topic") else None,
             )
-        return items
+            for place, row in sample(rows, count, seed)
+        ]
 
     def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade."""
