@@ -30,7 +30,7 @@ HEADLINES = (
 
 def requests_frame(records: Sequence[Record]) -> pd.DataFrame:
     """Return records in the form in which `read_requests` returns stored ones."""
-    schema = tables._requests_schema()
+    schema = tables._schema("requests")
     columns = [pa.array(tables._values(records, name), schema.field(name).type) for name in schema.names]
     frame: pd.DataFrame = pa.table(columns, schema=schema).to_pandas(use_threads=False)
     return frame

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.columns import Kind, columns_of
 from servebench.contracts.point_row import PointRow
@@ -60,16 +60,12 @@ _clean = lru_cache(maxsize=1024)(redact_text)
 ANSWERS = ("run_id", "point", "request_id", "text", "reasoning")
 
 
-def _requests_schema() -> pa.Schema:
+def _schema(kind: str) -> pa.Schema:
     import pyarrow as pa
 
+    if kind == "answers":
+        return pa.schema([(name, pa.string()) for name in ANSWERS], _VERSION)
     return pa.schema([(one.name, arrow_type(one.kind, one.bits)) for one in columns_of(Record)], _VERSION)
-
-
-def _answers_schema() -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema([(name, pa.string()) for name in ANSWERS], _VERSION)
 
 
 @contextmanager
@@ -79,11 +75,9 @@ def reading(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except OSError as error:
-        if error.errno:
+    except (OSError, pa.ArrowException, ValueError) as error:
+        if isinstance(error, OSError) and error.errno:
             raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
-        raise DamagedError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    except (pa.ArrowException, ValueError) as error:
         raise DamagedError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
@@ -157,7 +151,8 @@ class RecordWriter:
         with writing(self._folder.parts):
             self._folder.parts.mkdir(exist_ok=True)
         batch = f"{self._count:05d}-{secrets.token_hex(4)}"
-        for kind, schema in (("answers", _answers_schema()), ("requests", _requests_schema())):
+        for kind in ("answers", "requests"):
+            schema = _schema(kind)
             with (
                 replacing(self._folder.parts / f"{kind}-{batch}.parquet") as beside,
                 pq.ParquetWriter(beside, schema, **ENCODING) as writer,
@@ -180,20 +175,21 @@ class RecordWriter:
             return
         batches = _batches(folder)
         if batches:
-            self._merge("answers", folder.answers, _answers_schema(), batches)
-            self._merge("requests", folder.requests, _requests_schema(), batches)
+            self._merge("answers", batches)
+            self._merge("requests", batches)
         with writing(folder.parts):
             shutil.rmtree(folder.parts)
 
-    def _merge(self, kind: str, target: Path, schema: pa.Schema, batches: Sequence[str]) -> None:
+    def _merge(self, kind: str, batches: Sequence[str]) -> None:
         import pyarrow.parquet as pq
 
+        target = self._folder.path / f"{kind}.parquet"
         done = _merged(target)
         paths = [self._folder.parts / f"{kind}-{batch}.parquet" for batch in batches if batch not in done]
         if not paths:
             return
         names = json.dumps(sorted(done.union(batches)))
-        schema = schema.with_metadata({**schema.metadata, MERGED: names})
+        schema = _schema(kind).with_metadata({**_VERSION, MERGED: names})
         before = [target] if target.exists() else []
         with replacing(target) as beside, pq.ParquetWriter(beside, schema, **ENCODING) as writer:
             for path in [*before, *paths]:
@@ -289,18 +285,15 @@ def append_table(path: Path, added: pa.Table) -> None:
 
 
 def _stored(
-    folder: RunFolder,
-    kind: Literal["requests", "answers"],
-    merged: Path,
-    columns: Sequence[str] | None = None,
-    only: tuple[str, str] | None = None,
+    folder: RunFolder, kind: str, columns: Sequence[str] | None = None, only: tuple[str, str] | None = None
 ) -> pa.Table:
     """Return all rows of a table of records that are stored, merged or not, each once; with these columns only."""
     import pyarrow as pa
 
-    schema = _requests_schema() if kind == "requests" else _answers_schema()
+    schema = _schema(kind)
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
+    merged = folder.path / f"{kind}.parquet"
     done = _merged(merged)
     paths = [merged] if merged.exists() else []
     paths += [folder.parts / f"{kind}-{batch}.parquet" for batch in _batches(folder) if batch not in done]
@@ -320,7 +313,7 @@ def merged_count(folder: RunFolder) -> int:
 
 def stored_counts(folder: RunFolder) -> dict[tuple[str, bool], int]:
     """Return the number of stored requests by point and warm-up, merged or not. Raises StoreError."""
-    table = _stored(folder, "requests", folder.requests, ("point", "warmup", "filler"))
+    table = _stored(folder, "requests", ("point", "warmup", "filler"))
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     return dict(Counter((point, bool(warmup) and not filler) for point, warmup, filler in rows))
 
@@ -333,23 +326,17 @@ def read_requests(
     Raises StoreError.
     """
     only = None if request_id is None else ("request_id", request_id)
-    frame: pd.DataFrame = _stored(folder, "requests", folder.requests, columns, only).to_pandas(use_threads=False)
+    frame: pd.DataFrame = _stored(folder, "requests", columns, only).to_pandas(use_threads=False)
     return frame
 
 
 def read_records(folder: RunFolder, *, texts: bool = False) -> list[Record]:
     """Return all stored requests as records, with the texts of their answers if asked. Raises StoreError."""
-    names = {one.name for one in fields(Record)}
-    records = [
-        Record(
-            **{name: value for name, value in row.items() if name in names}
-            | {"warmup": row["warmup"] and not row["filler"]}
-        )
-        for row in _stored(folder, "requests", folder.requests).to_pylist()
-    ]
+    rows = _stored(folder, "requests").to_pylist()
+    records = [Record(**{**row, "warmup": row["warmup"] and not row["filler"]}) for row in rows]
     if not texts:
         return records
-    answers = {(row["point"], row["request_id"]): row for row in _stored(folder, "answers", folder.answers).to_pylist()}
+    answers = {(row["point"], row["request_id"]): row for row in _stored(folder, "answers").to_pylist()}
     return [
         replace(record, text=answer["text"], reasoning=answer["reasoning"])
         if (answer := answers.get((record.point, record.request_id))) is not None
