@@ -336,15 +336,10 @@ def _resolved(config: DictConfig, prepared: Prepared) -> tuple[dict[str, Any], l
 
 def _origin(source: Composer, prepared: Prepared, path: str) -> str:
     """Return where the value at a dotted path was set: the override, else the file; an empty string for a default."""
-    text = override_of(prepared.keys, path)
-    if text is not None:
+    if (text := override_of(prepared.keys, path)) is not None:
         return text
-    return _file_of(source, prepared.words, path) or ""
-
-
-def _file_of(source: Composer, words: Sequence[str], path: str) -> str | None:
-    found: str | None = None
-    for layer in source.layers(words):
+    found = ""
+    for layer in source.layers(prepared.words):
         if layer.package and not path.startswith(f"{layer.package}."):
             continue
         if _holds(layer.content, path[len(layer.package) + 1 :] if layer.package else path):

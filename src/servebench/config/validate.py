@@ -87,16 +87,14 @@ def check(
             checked.problems.append(Problem(text + _from(origin, section), "key", section))
     for section in types:
         value, problems = check_section(section, plain.get(section), types, origin)
-        checked.problems.extend(problems if section in trusted else _independent(section, problems))
-        if value is not None and section in trusted:
+        if section not in trusted:
+            # only what does not depend on the option: not its name, and no keys that only the right option has
+            problems = [one for one in problems if one.kind == "value" and one.path != f"{section}.name"]
+        elif value is not None:
             checked.sections[section] = value
+        checked.problems += problems
     _combine(checked, registry)
     return checked
-
-
-def _independent(section: str, problems: list[Problem]) -> list[Problem]:
-    """Return the problems that do not depend on the option: not its name, and no keys that only the right option has."""
-    return [problem for problem in problems if problem.kind == "value" and problem.path != f"{section}.name"]
 
 
 def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSettings:
@@ -358,15 +356,6 @@ def _problem_at(
     return _must(path, " or ".join((rule, *(other.removeprefix("be ") for other in others))), first["input"], origin)
 
 
-def _expected(error: ErrorDetails) -> str | None:
-    """Return what a value of the wrong type must be; None for other errors."""
-    if error["type"] == "float_type" and any(str(part).endswith("_s") for part in error["loc"]):
-        return "a time such as 90s or 10m, or a number of seconds"
-    if error["type"] == "dataclass_type" and error["ctx"]["class_name"] == LengthSettings.__name__:
-        return "a range such as 8..24 or a mapping"
-    return _EXPECTED.get(error["type"])
-
-
 def rule_of(error: ErrorDetails) -> str:
     """Return what the value must do, to follow "must"."""
     kind, context = error["type"], error.get("ctx", {})
@@ -374,7 +363,12 @@ def rule_of(error: ErrorDetails) -> str:
         return "be text (quoted twice on the command line: \"'...'\")"
     if kind == "too_short":
         return "not be empty"
-    if (expected := _expected(error)) is not None:
+    expected = _EXPECTED.get(kind)
+    if kind == "float_type" and any(str(part).endswith("_s") for part in error["loc"]):
+        expected = "a time such as 90s or 10m, or a number of seconds"
+    elif kind == "dataclass_type" and context["class_name"] == LengthSettings.__name__:
+        expected = "a range such as 8..24 or a mapping"
+    if expected is not None:
         return f"be {expected}"
     if kind == "literal_error":
         return f"be {context['expected']}"

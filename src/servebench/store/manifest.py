@@ -56,12 +56,6 @@ def _gpus() -> list[dict[str, str | None]]:
     ]
 
 
-def _cuda() -> str | None:
-    # drivers from 610 on write "CUDA UMD Version"
-    found = re.search(r"CUDA (?:UMD )?Version: *([\d.]+)", program_output("nvidia-smi") or "")
-    return found[1] if found else None
-
-
 def capture_cores() -> dict[str, int | None]:
     """Return how many cores and hardware threads this machine has, and how many threads processes may use."""
     cores, threads = psutil.cpu_count(logical=False), psutil.cpu_count()
@@ -71,6 +65,8 @@ def capture_cores() -> dict[str, int | None]:
 def capture_machine() -> dict[str, Any]:
     """Return system, processor, memory, GPUs with driver and CUDA of this machine. Never fails; what is unknown is null."""
     gpus = _gpus()
+    # drivers from 610 on write "CUDA UMD Version"
+    cuda = re.search(r"CUDA (?:UMD )?Version: *([\d.]+)", program_output("nvidia-smi") or "") if gpus else None
     return {
         "platform": platform.platform(),
         "python": platform.python_version(),
@@ -78,7 +74,7 @@ def capture_machine() -> dict[str, Any]:
         **capture_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": gpus,
-        "cuda": _cuda() if gpus else None,
+        "cuda": cuda and cuda[1],
     }
 
 

@@ -6,7 +6,6 @@ They are read from points.csv: it opens fifty times faster than points.parquet, 
 import csv
 from collections.abc import Callable, Container, Mapping
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from servebench.contracts.columns import columns_of
@@ -21,7 +20,6 @@ from servebench.util.safe_text import csv_text
 CSV_BYTES_MAX = 64 << 20
 COLUMNS_MAX = 2_000
 ROWS_MAX = 20_000
-UNREADABLE = (OSError, UnicodeDecodeError, csv.Error)
 KINDS = {one.name: one.kind for one in columns_of(PointRow)}
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "str": csv_text,
@@ -40,28 +38,18 @@ def listed_rows(folder: RunFolder, columns: Container[str] = KINDS) -> list[Poin
     Raises StoreError.
     """
     try:
-        head, rows = _table(folder.points_csv, columns)
-        known = [(index, name, PARSERS[KINDS[name]]) for index, name in enumerate(head)]
+        with open_text(folder.points_csv, CSV_BYTES_MAX, newline="") as file:
+            reader = csv.reader(file)
+            head = next(reader, [])
+            rows = [cells + [""] * (len(head) - len(cells)) for cells in islice(reader, ROWS_MAX + 1) if cells]
+        another = VERSION in head and any(row[head.index(VERSION)] != str(SCHEMA_VERSION) for row in rows)
+        if another or len(head) > COLUMNS_MAX or len(rows) > ROWS_MAX:
+            raise csv.Error("of another version, or more than a study can have")
+        kept = ((at, name) for at, name in enumerate(head) if name in columns and name in KINDS)
+        known = {name: (at, PARSERS[KINDS[name]]) for at, name in kept}
         return [
-            PointRow(**{name: parse(row[index]) for index, name, parse in known if row[index] not in ("", "nan")})
+            PointRow(**{name: parse(row[at]) for name, (at, parse) in known.items() if row[at] not in ("", "nan")})
             for row in rows
         ]
-    except (*UNREADABLE, ValueError):
+    except (OSError, csv.Error, ValueError):
         return read_rows(folder)
-
-
-def _table(path: Path, columns: Container[str]) -> tuple[list[str], list[list[str]]]:
-    """Return the names of those of these columns that a points.csv has, and its rows.
-
-    Raises OSError, UnicodeDecodeError, and csv.Error for more than a study can have and for another version.
-    """
-    with open_text(path, CSV_BYTES_MAX, newline="") as file:
-        reader = csv.reader(file)
-        head = next(reader, [])
-        rows = [cells + [""] * (len(head) - len(cells)) for cells in islice(reader, ROWS_MAX + 1) if cells]
-    if len(head) > COLUMNS_MAX or len(rows) > ROWS_MAX:
-        raise csv.Error(f"more than {COLUMNS_MAX:,} columns or {ROWS_MAX:,} points")
-    if VERSION in head and any(row[head.index(VERSION)] != str(SCHEMA_VERSION) for row in rows):
-        raise csv.Error("of another version")
-    kept = {name: index for index, name in enumerate(head) if name in columns and name in KINDS}
-    return list(kept), [[row[index] for index in kept.values()] for row in rows]

@@ -6,11 +6,10 @@ import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-from servebench.contracts.request import Message, PriorAnswer, Request
+from servebench.contracts.request import Request
 from servebench.contracts.settings import ModelSettings, WorkloadSettings
 from servebench.store.files import replacing, writing
 from servebench.store.seal import FIELD, origin_of, sha256, signed
@@ -43,8 +42,9 @@ def read_prompts(path: Path) -> SizedPrompts | None:
         return _decoded(_stored(path))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from error
+    except ValueError as error:
+        why = f"{str(error).splitlines()[0]}; delete it, and the prompts are sized again"
+        raise StoreError(f"{path} is damaged: {why}") from error
 
 
 def _stored(path: Path) -> bytes:
@@ -54,10 +54,6 @@ def _stored(path: Path) -> bytes:
         raise
     except OSError as error:
         raise StoreError(f"cannot read {path}: {reason_of(error)}") from error
-
-
-def _damaged(path: Path, error: Exception) -> StoreError:
-    return StoreError(f"{path} is damaged: {error}; delete it, and the prompts are sized again")
 
 
 def adopt_prompts(folder: Path) -> None:
@@ -126,16 +122,6 @@ def keep_prompts(path: Path, prompts: SizedPrompts) -> SizedPrompts:
 
 
 def _decoded(data: bytes) -> SizedPrompts:
-    stored = orjson.loads(data)
-    return SizedPrompts(tuple(_request(one) for one in stored["requests"]), stored["tokenizer"], stored["exact"])
+    from pydantic import TypeAdapter  # slow to import
 
-
-def _request(stored: dict[str, Any]) -> Request:
-    messages = stored["messages"]
-    typed = {
-        "messages": None if messages is None else tuple(Message(**one) for one in messages),
-        "after": tuple(stored["after"]),
-        **{name: tuple(stored.get(name, ())) for name in ("inputs", "images")},
-        "answers": tuple(PriorAnswer(**one) for one in stored["answers"]),
-    }
-    return Request(**{**stored, **typed})
+    return TypeAdapter(SizedPrompts).validate_json(data)

@@ -225,7 +225,15 @@ def find(word: str, outputs: Path) -> RunData | StudyData:
 
     Raises ConfigError when it names none or several, StoreError for links in it.
     """
-    return _load(_find_path(word, outputs))
+    path = _find_path(word, outputs)
+    if _is_run(path):
+        check_plain(path.parent, deep=False)
+        check_plain(path)
+        return load_run(path)
+    check_plain(path, deep=False)
+    if not path.exists():
+        return next(run for run in load_study(path.parent).runs if run.name == path.name)
+    return load_study(path)
 
 
 def _places(word: str, outputs: Path) -> list[Path]:
@@ -270,17 +278,6 @@ def _one_of(asked: str, word: str, paths: Sequence[Path], outputs: Path) -> Path
             raise ConfigError(f"'{asked}' could be {_some(_name(path, outputs) for path in match)}; say which")
     known = _some(path.name for path in study_paths(outputs)[::-1]) or "nothing"
     raise ConfigError(f"no run or study '{asked}', neither as a path nor in {outputs}, which has: {known}")
-
-
-def _load(path: Path) -> RunData | StudyData:
-    if _is_run(path):
-        check_plain(path.parent, deep=False)
-        check_plain(path)
-        return load_run(path)
-    check_plain(path, deep=False)
-    if not path.exists():
-        return next(run for run in load_study(path.parent).runs if run.name == path.name)
-    return load_study(path)
 
 
 def _name(path: Path, outputs: Path) -> str:

@@ -4,19 +4,13 @@ import json
 import re
 from functools import cache
 from importlib.resources import files
-from typing import Any
-
-
-def builtin_rows() -> list[dict[str, Any]]:
-    """Return the shipped prompts as they are stored: `id`, `source`, `license` and `prompt`."""
-    text = files("servebench.workload").joinpath("data", "prompts.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.split("\n") if line]
 
 
 @cache
 def builtin_prompts() -> tuple[str, ...]:
     """Return the shipped prompts: HumanEval and GSM8K (MIT), TruthfulQA (Apache-2.0); see data/NOTICE.md."""
-    return tuple(row["prompt"] for row in builtin_rows())
+    text = files("servebench.workload").joinpath("data", "prompts.jsonl").read_text(encoding="utf-8")
+    return tuple(json.loads(line)["prompt"] for line in text.split("\n") if line)
 
 
 @cache

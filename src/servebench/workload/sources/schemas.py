@@ -102,16 +102,14 @@ def sendable(schema: Any) -> Any:
     return [sendable(item) for item in schema] if isinstance(schema, list) else schema
 
 
-def instance(source: Mapping[str, Any], rng: random.Random) -> Any:
-    """Return a random document that fits a shipped schema. Raises ValueError for keywords that those do not use."""
-    return _instance(source, source, rng)
-
-
-def _instance(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random) -> Any:
+def instance(schema: Mapping[str, Any], rng: random.Random, root: Mapping[str, Any] | None = None) -> Any:
+    """Return a random document that fits a shipped schema, or a part of the one at its `root`. Raises ValueError for keywords that
+    those do not use."""
+    root = root or schema
     if "$ref" in schema:
-        return _instance(root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, rng)
+        return instance(root["$defs"][schema["$ref"].removeprefix("#/$defs/")], rng, root)
     if "anyOf" in schema:
-        return _instance(rng.choice(schema["anyOf"]), root, rng)
+        return instance(rng.choice(schema["anyOf"]), rng, root)
     if "const" in schema:
         return schema["const"]
     for key in ("enum", "examples"):
@@ -123,12 +121,12 @@ def _instance(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Ra
 def _of_type(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random) -> Any:
     match schema.get("type"):
         case "object":
-            return {key: _instance(value, root, rng) for key, value in schema["properties"].items()}
+            return {key: instance(value, rng, root) for key, value in schema["properties"].items()}
         case "array":
             count = rng.randint(schema["minItems"], schema["maxItems"])
             if schema.get("uniqueItems"):
                 return rng.sample(schema["items"]["examples"], count)
-            return [_instance(schema["items"], root, rng) for _ in range(count)]
+            return [instance(schema["items"], rng, root) for _ in range(count)]
         case "integer":
             return rng.randint(schema["minimum"], schema["maximum"])
         case "boolean":
@@ -146,7 +144,8 @@ def notes(document: Any) -> str:
 def _facts(value: Any, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _facts(item, f"{place}, {_plain(key)}" if place else _plain(key))
+            name = key.replace("_", " ")
+            yield from _facts(item, f"{place}, {name}" if place else name)
     elif isinstance(value, list):
         if not value:
             yield place, "none"
@@ -158,7 +157,3 @@ def _facts(value: Any, place: str) -> Iterator[tuple[str, str]]:
         yield place, "yes" if value else "no"
     else:
         yield place, str(value)
-
-
-def _plain(key: str) -> str:
-    return key.replace("_", " ")
