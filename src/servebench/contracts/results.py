@@ -12,7 +12,7 @@ from servebench.contracts.point_row import PointRow, Verdict
 from servebench.util.errors import FailureKind
 
 SCHEMA_VERSION = 2
-"""Version of the stored files, raised when a key or column changes its meaning; `store.versions` reads older ones."""
+"""Version of the stored files, raised when a key or column changes its meaning; `store.files` reads older ones."""
 
 SUMMED = ("_tokens", "_usd")
 """Details of graded answers whose name ends so are summed over all answers; others are averaged."""

@@ -1,4 +1,5 @@
-"""Files of a study: written whole or not at all, read as JSON objects, and what goes wrong is said in one line."""
+"""Files of a study: written whole or not at all, read as JSON objects of this schema version, and what goes wrong is said in one
+line."""
 
 import json
 import os
@@ -8,10 +9,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from servebench.contracts.results import SCHEMA_VERSION
 from servebench.util.bounded_file import STUDY_BYTES_MAX, parse_json, read_bytes
 from servebench.util.errors import DamagedError, StoreError, reason_of
 
 T = TypeVar("T")
+VERSION_KEY = "schema_version"
+"""A file of another version is refused. No version before 2 was ever released. The next one brings documents of version 2 up to
+date in `of_this_version`, and adds a folder to `tests/store/old`; columns that an older table lacks are null."""
 
 
 @contextmanager
@@ -94,3 +99,27 @@ def validated(kind: type[T], document: Mapping[str, Any], path: Path) -> T:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise DamagedError(f"{path} cannot be read: {where}{': ' if where else ''}{first['msg'].lower()}") from error
+
+
+def of_this_version(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return a document, with its version, if that is this one. Raises StoreError for one of another."""
+    _check_version(document.get(VERSION_KEY, SCHEMA_VERSION), path)
+    return {**document, VERSION_KEY: SCHEMA_VERSION}
+
+
+def check_table(metadata: Mapping[bytes, bytes] | None, path: Path) -> None:
+    """Check the version in a table's metadata. Raises StoreError for another one."""
+    text = (metadata or {}).get(VERSION_KEY.encode(), str(SCHEMA_VERSION).encode()).decode(errors="replace")
+    _check_version(int(text) if re.fullmatch("[0-9]{1,9}", text) else text, path)
+
+
+def _check_version(found: object, path: Path) -> None:
+    if isinstance(found, int) and not isinstance(found, bool) and found > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} was written by a newer servebench (schema version {found}, this one reads up to {SCHEMA_VERSION}); "
+            "upgrade servebench-suite"
+        )
+    if found != SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} has schema version {found}, which this servebench does not read (it reads {SCHEMA_VERSION})"
+        )

@@ -12,10 +12,9 @@ import orjson
 from servebench.contracts.columns import kind_of
 from servebench.contracts.quality import ItemAnswer
 from servebench.contracts.results import SCHEMA_VERSION, QualityRecord
-from servebench.store.files import writing
+from servebench.store.files import VERSION_KEY, writing
 from servebench.store.layout import RunFolder
 from servebench.store.tables import append_table, arrow_type, read_table
-from servebench.store.versions import KEY
 from servebench.util.redaction import known_secrets, redact_text, without_known
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def _schema() -> pa.Schema:
 
     hints = get_type_hints(QualityRecord)
     columns = [(name, arrow_type(kind_of(hint))) for name, hint in hints.items()]
-    return pa.schema(columns, {KEY: str(SCHEMA_VERSION)})
+    return pa.schema(columns, {VERSION_KEY: str(SCHEMA_VERSION)})
 
 
 def add_quality(folder: RunFolder, records: Sequence[QualityRecord]) -> None:

@@ -16,9 +16,8 @@ from typing import Any, Literal
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.store.files import object_in, read_stored, write_text
+from servebench.store.files import object_in, of_this_version, read_stored, write_text
 from servebench.store.seal import FIELD, Origin, origin_of, signed
-from servebench.store.versions import of_this_version
 from servebench.util.bounded_file import STATE_BYTES_MAX
 from servebench.util.children import program_output
 from servebench.util.errors import StoreError, reason_of

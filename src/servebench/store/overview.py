@@ -11,9 +11,9 @@ from typing import Any
 from servebench.contracts.columns import columns_of
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION
+from servebench.store.files import VERSION_KEY
 from servebench.store.layout import RunFolder
 from servebench.store.tables import read_rows
-from servebench.store.versions import KEY as VERSION
 from servebench.util.bounded_file import open_text
 from servebench.util.safe_text import csv_text
 
@@ -42,7 +42,7 @@ def listed_rows(folder: RunFolder, columns: Container[str] = KINDS) -> list[Poin
             reader = csv.reader(file)
             head = next(reader, [])
             rows = [cells + [""] * (len(head) - len(cells)) for cells in islice(reader, ROWS_MAX + 1) if cells]
-        another = VERSION in head and any(row[head.index(VERSION)] != str(SCHEMA_VERSION) for row in rows)
+        another = VERSION_KEY in head and any(row[head.index(VERSION_KEY)] != str(SCHEMA_VERSION) for row in rows)
         if another or len(head) > COLUMNS_MAX or len(rows) > ROWS_MAX:
             raise csv.Error("of another version, or more than a study can have")
         kept = ((at, name) for at, name in enumerate(head) if name in columns and name in KINDS)

@@ -8,11 +8,10 @@ from typing import Any
 
 from servebench.contracts.labels import labels_of, source_of_job
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.store.files import object_in, read_stored, validated, write_text
+from servebench.store.files import object_in, of_this_version, read_stored, validated, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.seal import sha256
-from servebench.store.versions import of_this_version
 from servebench.util.errors import ConfigError, StoreError
 from servebench.util.redaction import redact
 from servebench.util.secret_patterns import MARK

@@ -11,10 +11,9 @@ from typing import Any, Literal, TypeVar
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.store.files import object_in, read_stored, validated, write_text
+from servebench.store.files import VERSION_KEY, object_in, of_this_version, read_stored, validated, write_text
 from servebench.store.layout import RunFolder, StudyFolder, check_plain
 from servebench.store.seal import Origin, origin_of, sha256_of, signed
-from servebench.store.versions import KEY, of_this_version
 from servebench.util.errors import FailureKind, StoreError
 from servebench.util.redaction import redact
 
@@ -96,12 +95,12 @@ def _read(path: Path, kind: type[State], what: Literal["study", "run"]) -> tuple
     except FileNotFoundError as error:
         raise StoreError(f"{path.parent} is no {what}: it has no {path.name}") from error
     document = of_this_version(stored, path)
-    del document[KEY]
+    del document[VERSION_KEY]
     return validated(kind, document, path), stored
 
 
 def _document(state: State) -> dict[str, Any]:
-    return {KEY: SCHEMA_VERSION, **redact(asdict(state))}
+    return {VERSION_KEY: SCHEMA_VERSION, **redact(asdict(state))}
 
 
 def write_study(folder: StudyFolder, state: StudyState, *, adopted_plan: str | None = None) -> None:

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping, value_at
-from servebench.store.files import object_in
+from servebench.store.files import object_in, of_this_version
 from servebench.store.graded import read_quality
 from servebench.store.hold import is_abandoned
 from servebench.store.layout import SET_ASIDE, RunFolder, StudyFolder, check_plain, is_name
 from servebench.store.state import UNFINISHED
 from servebench.store.tables import read_frame, read_requests, read_rows
-from servebench.store.versions import of_this_version
 from servebench.util.bounded_file import STATE_BYTES_MAX, STUDY_BYTES_MAX, read_bytes
 from servebench.util.errors import ConfigError, StoreError, reason_of
 from servebench.util.short_id import LAST, short_id

@@ -25,10 +25,9 @@ from servebench.contracts.columns import Kind, columns_of
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION, Point, Record, SessionRow
 from servebench.contracts.telemetry import Reading
-from servebench.store.files import replacing, writing
+from servebench.store.files import VERSION_KEY, check_table, replacing, writing
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.plan import planned_labels
-from servebench.store.versions import KEY, check_table
 from servebench.util.bounded_file import open_regular, parse_json
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import DamagedError, StoreError, reason_of
@@ -45,7 +44,7 @@ BATCH_ROWS = 20_000
 POINTS_MEMORY_MAX = 32 << 20
 """Thousands of points with hundreds of columns."""
 
-_VERSION = {KEY: str(SCHEMA_VERSION)}
+_VERSION = {VERSION_KEY: str(SCHEMA_VERSION)}
 MERGED = b"merged_batches"
 ENCODING: dict[str, Any] = {
     "compression": "zstd",
@@ -235,7 +234,7 @@ def _write_rows(folder: RunFolder, rows: Sequence[PointRow]) -> None:
         pq.write_table(table.replace_schema_metadata(_VERSION), beside, **FEW_ROWS)
     with replacing(folder.points_csv) as beside, beside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*map(clean_csv, names), KEY])
+        writer.writerow([*map(clean_csv, names), VERSION_KEY])
         writer.writerows([*(csv_cell(row.get(name)) for name in names), SCHEMA_VERSION] for row in cells)
 
 
