@@ -31,7 +31,7 @@ class ServebenchSearchPath(SearchPathPlugin):
     """Adds the plugins' folders, then those of `--config-dir`, to Hydra's search path; the first file of a name wins."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Add the folders of the current `search_path` context; Hydra calls this during set-up."""
+        """Add the folders of the current `composer`; Hydra calls this during set-up."""
         for provider, path in _added.get():
             search_path.append(provider=provider, path=path)
 
@@ -44,20 +44,6 @@ def folder_problems(config_dirs: Sequence[str], registry: Registry) -> list[Prob
         folder = Path(name)
         lines += hidden_files(folder, earlier) if folder.is_dir() else [f"--config-dir {name}: folder not found"]
     return [Problem(line, "words") for line in lines]
-
-
-@contextmanager
-def search_path(registry: Registry, config_dirs: Sequence[str]) -> Iterator[None]:
-    """Add the plugins' folders and these to Hydra's search path, in this order, inside the context."""
-    Plugins.instance().register(ServebenchSearchPath)
-    # as folders: of a pkg:// without an __init__.py Hydra warns once a config file has a searchpath of its own
-    folders = [("servebench-plugin", str(folder)) for folder in config_folders(registry.config_paths)[1:]]
-    folders += [("command-line", str(Path(name).absolute())) for name in config_dirs if Path(name).is_dir()]
-    token = _added.set(tuple(folders))
-    try:
-        yield
-    finally:
-        _added.reset(token)
 
 
 @dataclass(frozen=True)
@@ -130,9 +116,14 @@ class Composer:
 
 @contextmanager
 def composer(registry: Registry, config_dirs: Sequence[str] = (), config_name: str = "config") -> Iterator[Composer]:
-    """Set up Hydra on the built-in folder, the plugins' folders and these; restore its state at the end."""
-    with (
-        search_path(registry, config_dirs),
-        initialize_config_dir(config_dir=str(conf_dir()), job_name="servebench", version_base=VERSION_BASE),
-    ):
-        yield Composer(GlobalHydra.instance().config_loader(), config_name)
+    """Set up Hydra on the built-in folder, the plugins' folders and these, in this order; restore its state at the end."""
+    Plugins.instance().register(ServebenchSearchPath)
+    # as folders: of a pkg:// without an __init__.py Hydra warns once a config file has a searchpath of its own
+    folders = [("servebench-plugin", str(folder)) for folder in config_folders(registry.config_paths)[1:]]
+    folders += [("command-line", str(Path(name).absolute())) for name in config_dirs if Path(name).is_dir()]
+    token = _added.set(tuple(folders))
+    try:
+        with initialize_config_dir(config_dir=str(conf_dir()), job_name="servebench", version_base=VERSION_BASE):
+            yield Composer(GlobalHydra.instance().config_loader(), config_name)
+    finally:
+        _added.reset(token)
