@@ -21,13 +21,7 @@ from servebench.contracts.stored import mapping
 from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
-from servebench.store.mlflow_client import (
-    KEY_TAG,
-    NOTE_TAG,
-    Metrics,
-    TrackedRun,
-    sqlite_path,
-)
+from servebench.store.mlflow_client import KEY_TAG, NOTE_TAG, Metrics, TrackedRun, sqlite_path
 from servebench.store.plan import planned_labels
 from servebench.store.seal import origin_of, sha256_of, signed
 from servebench.store.state import UNFINISHED, RunState, StudyState, read_run, read_study
@@ -234,8 +228,8 @@ def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, nam
             for group in ("engine", "launch", "model", "gpu", "workload", "load")
         },
     }
-    files = [folder.points_csv, folder.points, folder.manifest, folder.requests]
-    files += [folder.quality, folder.report, *([folder.engine_log] if is_clean(folder.engine_log) else [])]
+    files = [folder.points_csv, folder.points, folder.manifest, folder.requests, folder.quality, folder.report]
+    files += [folder.engine_log] if is_clean(folder.engine_log) else []
     return TrackedRun(
         name=name or state.title,
         status=status,
@@ -361,18 +355,16 @@ def _pending(study: StudyFolder, place: str, estimators: Estimators, *, empty: b
             mark = _mark(run)
         except StoreError as error:
             faults.append(str(error))
-            continue
         except OSError as error:
             faults.append(f"{folder.path} cannot be read: {reason_of(error)}")
-            continue
         except DAMAGED as error:
             faults.append(f"{folder.path} has a damaged file: {error}")
-            continue
-        if known and _receipt(folder.tracking, _key(state, folder.name)).get("digest") == mark:
-            unchanged.append(folder.name)
         else:
-            tags = {**run.tags, KEY_TAG: _key(state, folder.name), "servebench.kind": "run"}
-            todo.append((folder, replace(run, tags=tags), mark))
+            if known and _receipt(folder.tracking, _key(state, folder.name)).get("digest") == mark:
+                unchanged.append(folder.name)
+            else:
+                tags = {**run.tags, KEY_TAG: _key(state, folder.name), "servebench.kind": "run"}
+                todo.append((folder, replace(run, tags=tags), mark))
     try:
         whole = tracked_study(study, state, at_work=at_work)
     except DAMAGED as error:

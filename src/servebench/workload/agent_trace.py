@@ -12,13 +12,7 @@ from servebench.protocol.kinds.table import kind_named
 from servebench.util.errors import ConfigError
 from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator
 from servebench.workload.build.sessions import Piece, Session, SessionStep, ids_before, interleave
-from servebench.workload.sources.agent_traces import (
-    AgentJob,
-    AgentStep,
-    SubAgent,
-    agent_jobs,
-    agent_trace_faults,
-)
+from servebench.workload.sources.agent_traces import AgentJob, AgentStep, SubAgent, agent_jobs, agent_trace_faults
 from servebench.workload.trace import TraceSettings, TraceWorkload
 
 RECORDED = Piece("assistant", "", 0)
