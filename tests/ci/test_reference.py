@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from servebench.config.arguments import parse_arguments
+from servebench.config.overrides import parse_arguments
 from servebench.config.composition import check_job, compose_job, expand
 from servebench.config.folders import composer
 from servebench.config.keys import section_types

@@ -12,7 +12,7 @@ import pytest
 from servebench.cli.commands.report import MLPERF, TOOLS
 from servebench.cli.group import COMMANDS, EXAMPLES, cli
 from servebench.cli.main import dispatch
-from servebench.config.arguments import parse_arguments
+from servebench.config.overrides import parse_arguments
 from servebench.measure.dialects import DIALECTS
 from servebench.util.errors import ConfigError
 

@@ -1,6 +1,6 @@
 import pytest
 
-from servebench.config.arguments import parse_arguments
+from servebench.config.overrides import parse_arguments
 
 
 def test_words_are_sorted():

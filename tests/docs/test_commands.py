@@ -11,7 +11,7 @@ import pytest
 from servebench.cli.commands import run
 from servebench.cli.group import COMMANDS, cli
 from servebench.config import compose_jobs
-from servebench.config.arguments import parse_arguments
+from servebench.config.overrides import parse_arguments
 from servebench.registry.registry import registry
 
 ROOT = Path(__file__).parents[2]

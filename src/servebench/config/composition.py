@@ -11,12 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped, unused-ignore]
 
-from servebench.config.arguments import parse_arguments
 from servebench.config.effects import has_effect, ignored
 from servebench.config.folders import Composer, composer, folder_problems
 from servebench.config.launchers import select_launcher
 from servebench.config.machine import AUTO, machine_words, on_gpu_words, price_words, read_prices, runs_here
-from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
+from servebench.config.overrides import Prepared, override_of, parse, parse_arguments, prepare, sweep
 from servebench.config.problems import Problem, missing_option, missing_plugin, summarize_error, without_duplicates
 from servebench.config.validate import Checked, check, to_plain
 from servebench.contracts.cluster import ClusterSettings

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from servebench.config import Job, compose_jobs, settings_from_dict
-from servebench.config.arguments import LOCK_WORD
+from servebench.config.overrides import LOCK_WORD
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
 from servebench.contracts.events import Doing, Events, Said
 from servebench.contracts.request import Request

@@ -15,7 +15,7 @@ from typing import Any
 
 from servebench.analysis.tuning.candidates import with_settings
 from servebench.config import Job, settings_from_dict
-from servebench.config.arguments import LOCK_WORD
+from servebench.config.overrides import LOCK_WORD
 from servebench.registry.registry import Registry
 from servebench.store.layout import StudyFolder
 from servebench.store.sealed import SealedStudy, read_sealed

@@ -18,7 +18,7 @@ from servebench.analysis.tuning.candidates import (
 )
 from servebench.analysis.tuning.ledger import BLOCKS_MAX, STARTS_MAX, RaceEntrant
 from servebench.config import Job, compose_jobs, settings_from_dict
-from servebench.config.arguments import parse_arguments
+from servebench.config.overrides import parse_arguments
 from servebench.config.tune_space import (
     TuneSpace,
     load_recipes,

@@ -20,18 +20,13 @@ IDEAL_REQUESTS_MAX = 2000
 """Points of more requests get no ideal rate: counting them would delay the next point."""
 
 
-def whole_text(request: Request) -> str:
-    """Return a request's prompt as one text: a chat's messages with their roles, similar to a template."""
-    if request.messages is not None:
-        return "\n".join(f"{message.role}: {message.content}" for message in request.messages)
-    return request.prompt or ""
-
-
-def answered_text(request: Request, answer: str) -> str:
-    """Return a request's prompt with its answer, which is how the next turn of its session begins."""
-    if request.messages is not None:
-        return f"{whole_text(request)}\nassistant: {answer}"
-    return whole_text(request) + answer
+def whole_text(request: Request, answer: str | None = None) -> str:
+    """Return a request's prompt as one text: a chat's messages with their roles, similar to a template. With its `answer` it is how
+    the next turn of its session begins."""
+    if request.messages is None:
+        return (request.prompt or "") + (answer or "")
+    lines = [f"{message.role}: {message.content}" for message in request.messages]
+    return "\n".join(lines if answer is None else [*lines, f"assistant: {answer}"])
 
 
 def ideal_hits(
@@ -58,7 +53,7 @@ def ideal_hits(
     for sent, request in enumerate(requests):
         while to_learn and to_learn[0][0] <= sent:
             _, asked, answer = to_learn.popleft()
-            insort(seen.setdefault(asked.extra.get("model"), []), answered_text(asked, answer))
+            insort(seen.setdefault(asked.extra.get("model"), []), whole_text(asked, answer))
         text = whole_text(request)
         known = seen.setdefault(request.extra.get("model"), [])
         place = bisect_left(known, text)

@@ -12,7 +12,7 @@ from servebench.analysis.fairness import SettingDifference, varying_of
 from servebench.analysis.pairing import seconds_per_start
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.warnings.catalog import is_wide, type_of
-from servebench.config.arguments import parse_arguments
+from servebench.config.overrides import parse_arguments
 from servebench.contracts.level import REQUESTS_PER_STREAM
 from servebench.contracts.stored import RunData, is_number, mapping
 from servebench.registry.shorthand import spelled_out

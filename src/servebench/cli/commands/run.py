@@ -73,7 +73,7 @@ def run_command(
     GROUP=OPTION chooses a config file, such as engine=vllm; KEY=VALUE sets one value, such as load.requests=100. 'servebench
     help' lists the groups and their options.
     """
-    from servebench.config.arguments import LOCK_WORD
+    from servebench.config.overrides import LOCK_WORD
     from servebench.registry.registry import registry
     from servebench.util.errors import ConfigError
 
