@@ -8,11 +8,10 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from servebench.config.overrides import parse_arguments
 from servebench.config.composition import check_job, compose_job, expand
 from servebench.config.folders import composer
 from servebench.config.keys import section_types
-from servebench.config.overrides import parse
+from servebench.config.overrides import parse, parse_arguments
 from servebench.config.tune_space import parse_question
 from servebench.contracts.settings import LengthSettings
 from servebench.registry.registry import registry

@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from servebench.store import studies as read
+from servebench.store.files import check_table, of_this_version
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.overview import listed_rows
 from servebench.store.plan import read_plan
 from servebench.store.state import read_run, read_study
 from servebench.store.tables import read_frame, read_readings, read_records
-from servebench.store.files import check_table, of_this_version
 from servebench.util.errors import StoreError
 
 OLD = Path(__file__).parent / "old"

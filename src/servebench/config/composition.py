@@ -368,8 +368,9 @@ def config_text(
     problems = [*words.problems, *folder_problems(words.config_dirs, registry)]
     with composer(registry, words.config_dirs, words.config_name) as source:
         overrides, unreadable = parse(words.overrides)
-        swept = (f"{one.input_line}: only one config can be shown; give one value" for one in overrides if one.is_sweep_override())
-        problems += [*unreadable, *(Problem(line, "words") for line in swept)]
+        swept = [one.input_line for one in overrides if one.is_sweep_override()]
+        lines = (f"{text}: only one config can be shown; give one value" for text in swept)
+        problems += [*unreadable, *(Problem(line, "words") for line in lines)]
         jobs, more = sweep(overrides, source)
         prepared = compose_job(source, registry, jobs[0])
         faults = check_job(source, registry, prepared).problems

@@ -188,7 +188,8 @@ class RecordWriter:
         if not paths:
             return
         names = json.dumps(sorted(done.union(batches)))
-        schema = _schema(kind).with_metadata({**_VERSION, MERGED: names})
+        schema = _schema(kind)
+        schema = schema.with_metadata({**schema.metadata, MERGED: names})
         before = [target] if target.exists() else []
         with replacing(target) as beside, pq.ParquetWriter(beside, schema, **ENCODING) as writer:
             for path in [*before, *paths]:

@@ -21,8 +21,8 @@ IDEAL_REQUESTS_MAX = 2000
 
 
 def whole_text(request: Request, answer: str | None = None) -> str:
-    """Return a request's prompt as one text: a chat's messages with their roles, similar to a template. With its `answer` it is how
-    the next turn of its session begins."""
+    """Return a request's prompt as one text: a chat's messages with their roles, similar to a template. With its `answer` it is
+    how the next turn of its session begins."""
     if request.messages is None:
         return (request.prompt or "") + (answer or "")
     lines = [f"{message.role}: {message.content}" for message in request.messages]

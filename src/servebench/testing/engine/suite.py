@@ -237,6 +237,7 @@ class EngineSuite:
         spool = folder / f"{time.monotonic_ns()}.spool"
         report = drive(target_of(running), plan, spool=spool, watch=watch)
         asked = {request.request_id: (None, request.output_tokens, False) for request in requests}
-        point: dict[str, Any] = {"run_id": "conformance", "point": "0", "warmup": False, "concurrency": None, "repeat": 0}
-        facts = PhaseFacts(**point, planned=asked, keep_ids=True)
+        facts = PhaseFacts(
+            run_id="conformance", point="0", warmup=False, concurrency=None, repeat=0, planned=asked, keep_ids=True
+        )
         return report, [record(exchange, facts, self.engine().request_timings) for exchange in read_spool(spool)]

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from typing import ClassVar
 
 from servebench.contracts.request import Tokenizer, Workload
 from servebench.workload.sources.prompts import vocabulary
@@ -12,7 +13,7 @@ ROUNDS_MAX = 12
 class FillingWorkload(Workload):
     """Base of the workloads that fill prompts with random words."""
 
-    reference_keys = ()
+    reference_keys: ClassVar[tuple[str, ...] | None] = ()
     _words: tuple[Tokenizer, list[str]] | None = None
 
     def fill(

@@ -103,8 +103,8 @@ def sendable(schema: Any) -> Any:
 
 
 def instance(schema: Mapping[str, Any], rng: random.Random, root: Mapping[str, Any] | None = None) -> Any:
-    """Return a random document that fits a shipped schema, or a part of the one at its `root`. Raises ValueError for keywords that
-    those do not use."""
+    """Return a random document that fits a shipped schema, or a part of the one at its `root`. Raises ValueError for
+    keywords that those do not use."""
     root = root or schema
     if "$ref" in schema:
         return instance(root["$defs"][schema["$ref"].removeprefix("#/$defs/")], rng, root)
