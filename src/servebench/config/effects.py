@@ -45,56 +45,37 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     Dependency(("load.stagger", "load.hold_level"), "a closed loop (load.concurrency)", _closed),
     Dependency(("load.max_concurrency",), "an open loop (load.rate or load=replay)", lambda s: not _closed(s)),
     Dependency(("load.time_scale",), "load=replay", lambda s: s.load.replay is not None),
-    Dependency(
-        ("load.repeats", "load.order"),
-        "a list of levels: a search chooses its own points (load.search.probes_per_level)", lambda s: s.load.search is None,
-    ),
-    Dependency(
-        ("load.while_growing",), "rising levels in a list, each measured once (study.starts=1 load.repeats=1)",
-        lambda s: s.load.concurrency is not None and s.study.most_starts == s.load.repeats == 1,
-    ),
+    Dependency(("load.repeats", "load.order"), "a list of levels: a search chooses its own points (load.search.probes_per_level)",
+        lambda s: s.load.search is None),
+    Dependency(("load.while_growing",), "rising levels in a list, each measured once (study.starts=1 load.repeats=1)",
+        lambda s: s.load.concurrency is not None and s.study.most_starts == s.load.repeats == 1),
     Dependency(("load.ramp.steps",), "load.ramp.shape=steps", lambda s: not s.load.ramp or s.load.ramp.shape == "steps"),
     Dependency(
         ("load.until", "load.max_duration_s", "load.min_requests"),
         "a point without a fixed length: load.requests=auto and load.duration_s=null",
         lambda s: not _counted(s),
     ),
-    Dependency(
-        ("load.max_duration_s", "load.min_requests"), "load.until", lambda s: _counted(s) or s.load.until is not None
-    ),
-    Dependency(
-        ("load.drain_s",), "a point that ends by time: load.duration_s or load.until",
-        lambda s: s.load.duration_s is not None or (s.load.until is not None and not _counted(s)),
-    ),
+    Dependency(("load.max_duration_s", "load.min_requests"), "load.until", lambda s: _counted(s) or s.load.until is not None),
+    Dependency(("load.drain_s",), "a point that ends by time: load.duration_s or load.until",
+        lambda s: s.load.duration_s is not None or (s.load.until is not None and not _counted(s))),
     Dependency(("load.cancel_after_s",), "load.cancel_fraction above 0", lambda s: s.load.cancel_fraction),
-    Dependency(
-        ("workload.hit_rate",), "a warm-up, which primes the cache (load.warmup_requests)", lambda s: s.load.warmup_requests
-    ),
-    Dependency(
-        ("workload.adapter_skew",), "a list of several workload.adapters",
-        lambda s: len(s.workload.adapters or ()) > 1 and not isinstance(s.workload.adapters, Mapping),
-    ),
-    Dependency(
-        ("workload.images.",), "messages (workload.api=chat)",
-        lambda s: s.workload.images is None or kind_named(s.workload.api).takes_messages,
-    ),
+    Dependency(("workload.hit_rate",), "a warm-up, which primes the cache (load.warmup_requests)",
+        lambda s: s.load.warmup_requests),
+    Dependency(("workload.adapter_skew",), "a list of several workload.adapters",
+        lambda s: len(s.workload.adapters or ()) > 1 and not isinstance(s.workload.adapters, Mapping)),
+    Dependency(("workload.images.",), "messages (workload.api=chat)",
+        lambda s: s.workload.images is None or kind_named(s.workload.api).takes_messages),
     Dependency(("workload.sub_steps",), "workload.fan_out above 0", _own("fan_out", "workload", 0)),
     Dependency(("workload.skew",), "several workload.documents", _own("documents", "workload", 1)),
     Dependency(("workload.depths",), "workload.needles above 0", _own("needles", "workload", 0)),
-    Dependency(
-        ("workload.subset", "workload.split"), "a workload.dataset of the hub, such as hf:NAME",
-        lambda s: str(getattr(s.workload, "dataset", "hf:")).startswith("hf:"),
-    ),
+    Dependency(("workload.subset", "workload.split"), "a workload.dataset of the hub, such as hf:NAME",
+        lambda s: str(getattr(s.workload, "dataset", "hf:")).startswith("hf:")),
     Dependency(("workload.tiers",), "workload.path=null", lambda s: getattr(s.workload, "path", None) is None),
     Dependency(("launch.wander_s",), "launch.wander_sd above 0", _own("wander_sd", "launch", 0.0)),
-    Dependency(
-        ("launch.machine_s", "launch.machine_seed"), "launch.machine_sd above 0", _own("machine_sd", "launch", 0.0)
-    ),
+    Dependency(("launch.machine_s", "launch.machine_seed"), "launch.machine_sd above 0", _own("machine_sd", "launch", 0.0)),
     Dependency(("launch.shift_s", "launch.shift_over_s"), "launch.shift", _own("shift", "launch", 0.0)),
     Dependency(("launch.failure_burst",), "launch.failure_rate above 0", _own("failure_rate", "launch", 0.0)),
-    Dependency(
-        ("engine.spans_address",), "engine.request_timings=spans", lambda s: s.engine.request_timings == "spans"
-    ),
+    Dependency(("engine.spans_address",), "engine.request_timings=spans", lambda s: s.engine.request_timings == "spans"),
     Dependency(("quality.",), "a scorer (quality=NAME)", lambda s: s.quality.name != "none"),
     Dependency(("tracking.",), "tracking=mlflow", lambda s: s.tracking.name != "none"),
     Dependency(("telemetry.interval_s",), "telemetry.enabled=true", lambda s: s.telemetry.enabled),
