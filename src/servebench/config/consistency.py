@@ -49,20 +49,17 @@ def with_derived_values(settings: RunSettings) -> RunSettings:
     a fixed length, one of E2E where answers have no tokens, and a tensor parallelism of `gpu.count` for several GPUs unless
     it is set.
     """
-    load, engine = settings.load, settings.engine
+    load, engine, api = settings.load, settings.engine, settings.workload.api
+    answers_text = api not in KINDS or KINDS[api].answers_text
     if isinstance(load.requests, int) or load.duration_s is not None:
         load = replace(load, until=None)
-    elif load.until is not None and not isinstance(load.until, Mapping) and _no_tokens(settings.workload.api):
+    elif load.until is not None and not isinstance(load.until, Mapping) and not answers_text:
         load = replace(load, until={WHOLE_ANSWERS: load.until})
     if load.duration_s is not None and load.requests == "auto":
         load = replace(load, requests=None)
     if settings.gpu.count >= 2 and engine.tensor_parallel_size is None:
         engine = replace(engine, tensor_parallel_size=settings.gpu.count)
     return replace(settings, load=load, engine=engine)
-
-
-def _no_tokens(api: str) -> bool:
-    return api in KINDS and not KINDS[api].answers_text
 
 
 def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, local: bool = True) -> list[str]:

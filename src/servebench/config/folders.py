@@ -103,15 +103,14 @@ class Composer:
 
     def _layers(self, words: tuple[str, ...]) -> list[Layer]:
         defaults = self.loader.compute_defaults_list(self.config_name, list(words), RunMode.RUN)
-        found = (self._layer(str(one.config_path), one.package or "") for one in defaults.defaults)
-        return [layer for layer in found if layer is not None]
-
-    def _layer(self, name: str, package: str) -> Layer | None:
-        holder = next((one for one in self.loader.get_sources() if one.is_config(name)), None)
-        if holder is None:
-            return None
-        content = OmegaConf.to_container(holder.load_config(name).config, resolve=False)
-        return Layer(package, name, content, "" if holder.provider == "main" else f"{holder.path}/")
+        found = []
+        for name, package in ((str(one.config_path), one.package or "") for one in defaults.defaults):
+            holder = next((one for one in self.loader.get_sources() if one.is_config(name)), None)
+            if holder is not None:
+                content = OmegaConf.to_container(holder.load_config(name).config, resolve=False)
+                folder = "" if holder.provider == "main" else f"{holder.path}/"
+                found.append(Layer(package, name, content, folder))
+        return found
 
 
 @contextmanager

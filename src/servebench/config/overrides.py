@@ -121,18 +121,15 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     parser = OverridesParser.create()
     overrides: list[Override] = []
     problems: list[Problem] = []
-    for text in map(_quote_addresses, texts):
+    for word in texts:
+        key, equals, value = word.partition("=")
+        # Hydra's grammar takes the bracket of a URL such as `http://[::1]:8000/v1` for a list
+        text = key + equals + IPV6_URL.sub(r'"\g<0>"', value)
         try:
             overrides.extend(parser.parse_overrides([text]))
         except HydraException as error:
             problems.append(Problem(_unreadable(text, error), "syntax"))
     return overrides, problems
-
-
-def _quote_addresses(text: str) -> str:
-    """Quote URLs such as `http://[::1]:8000/v1`, whose bracket Hydra's grammar takes for a list."""
-    key, equals, value = text.partition("=")
-    return key + equals + IPV6_URL.sub(r'"\g<0>"', value)
 
 
 def _unreadable(text: str, error: HydraException) -> str:

@@ -60,21 +60,18 @@ def column(unit: str, description: str, *, default: Any = None, **more: Any) -> 
 
 @cache
 def columns_of(table: type) -> tuple[Column, ...]:
-    """Return the columns of a table dataclass, in order. Fields without metadata of a column are left out."""
+    """Return the columns of a table dataclass, in order. Fields without metadata of a column are left out; the title of one
+    without is its name in words, `TTFT p50` for `ttft_ms_p50`."""
     hints = get_type_hints(table)
     found = []
     for one in fields(table):
         if "description" in one.metadata:
-            title = one.metadata["title"] or _title_of(one.name)
+            words = (word for word in one.name.split("_") if word not in ("ms", "ns", "s"))
+            called = " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
+            title = one.metadata["title"] or called
             named = {**one.metadata, "title": title, "heading": one.metadata["heading"] or title}
             found.append(Column(name=one.name, kind=kind_of(hints[one.name]), **named))
     return tuple(found)
-
-
-def _title_of(name: str) -> str:
-    """Return a column's name in words: `TTFT p50` for `ttft_ms_p50`."""
-    words = (word for word in name.split("_") if word not in ("ms", "ns", "s"))
-    return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
 
 def kind_of(hint: Any) -> Kind:

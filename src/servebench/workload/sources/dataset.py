@@ -116,7 +116,11 @@ def row_of(value: Any, names: FieldNames = FieldNames()) -> Row | None:
         # the text that an instruction is about (Alpaca, Dolly)
         about = [value.get(name) for name in ("input", "context")]
         prompt = "\n\n".join([str(prompt), *(one for one in about if isinstance(one, str) and one.strip())])
-    messages = _messages(talk) if talk else [Message("user", join_text([str(prompt)]))]
+    if talk and not isinstance(talk, list):
+        raise ValueError(f"messages is {type(talk).__name__}, not a list")
+    messages = (
+        [_message(turn, at) for at, turn in enumerate(talk)] if talk else [Message("user", join_text([str(prompt)]))]
+    )
     length = _tokens(found["output_tokens"])
     if batch:
         taken = (*SET_BY_SERVEBENCH, *USUAL_FIELDS["output_tokens"])
@@ -151,13 +155,6 @@ def _parsed(value: Any) -> Any:
         except ValueError:
             return value
     return value
-
-
-def _messages(talk: Any) -> list[Message]:
-    """Return the messages of a conversation. Raises ValueError for one that cannot be sent as it is."""
-    if not isinstance(talk, list):
-        raise ValueError(f"messages is {type(talk).__name__}, not a list")
-    return [_message(turn, place) for place, turn in enumerate(talk)]
 
 
 def _message(turn: Any, place: int) -> Message:
