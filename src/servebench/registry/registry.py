@@ -224,19 +224,14 @@ def _is_builtin(point: EntryPoint) -> bool:
     return point.dist is not None and point.dist.name == DISTRIBUTION
 
 
-def builtin_points() -> list[EntryPoint]:
-    """Return the entry points of servebench's own distribution. Raises ConfigError where its installation has none."""
-    points = sorted(filter(_is_builtin, entry_points(group=hooks.GROUP)), key=lambda point: point.name)
-    if not points:
-        raise ConfigError(f"the installation of {DISTRIBUTION} has no entry points; install it again with pip")
-    return points
-
-
 def build(points: Iterable[EntryPoint], disabled: set[str]) -> Registry:
     """Return a registry of the built-ins and of these entry points. An error in a plugin never raises; one in a built-in does."""
     manager = pluggy.PluginManager(hooks.GROUP)
     manager.add_hookspecs(hooks)
-    infos = [_load(manager, point, set()) for point in builtin_points()]
+    builtin = sorted(filter(_is_builtin, entry_points(group=hooks.GROUP)), key=lambda point: point.name)
+    if not builtin:
+        raise ConfigError(f"the installation of {DISTRIBUTION} has no entry points; install it again with pip")
+    infos = [_load(manager, point, set()) for point in builtin]
     for info in infos:
         if info.status == "broken":
             raise ConfigError(

@@ -45,9 +45,8 @@ def check_plain(path: Path, *, deep: bool = True) -> None:
                     with suppress(FileNotFoundError):
                         facts = entry.stat(follow_symlinks=False)
                         _check_entry(entry.path, facts)
-                        left += (
-                            [Path(entry.path)] if deep and stat.S_ISDIR(facts.st_mode) and entry.name != JOBS else []
-                        )
+                        if deep and stat.S_ISDIR(facts.st_mode) and entry.name != JOBS:
+                            left.append(Path(entry.path))
     except FileNotFoundError:
         return
     except OSError as error:

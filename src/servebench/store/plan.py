@@ -82,14 +82,12 @@ def with_secrets(config: Mapping[str, Any], environ: Mapping[str, str]) -> dict[
     full: dict[str, Any] = json.loads(json.dumps(config))
     faults = []
     for path, holder, key in _marked(full, ""):
-        if path.startswith("engine.env.") and key in environ:
+        from_environ = path.startswith("engine.env.")
+        if from_environ and key in environ:
             holder[key] = environ[key]
-        elif path.startswith("engine.env."):
-            faults.append(f"{path} was taken out of the plan, for it is a secret; export {key} to resume the study")
         else:
-            faults.append(
-                f"{path} was taken out of the plan, for it is a secret; run the study's command again instead"
-            )
+            remedy = f"export {key} to resume the study" if from_environ else "run the study's command again instead"
+            faults.append(f"{path} was taken out of the plan, for it is a secret; {remedy}")
     if faults:
         raise ConfigError(faults)
     return full

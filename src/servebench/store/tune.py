@@ -63,11 +63,6 @@ def write_tune(folder: StudyFolder, state: TuneState, study: StudyState) -> None
     write_text(folder.tune, json.dumps(signed(KIND, document, study.scope), indent=1) + "\n")
 
 
-def read_tune(folder: StudyFolder) -> TuneState:
-    """Read `tune.json`. Raises StoreError."""
-    return read_signed_tune(folder, "")[0]
-
-
 def read_signed_tune(folder: StudyFolder, scope: str) -> tuple[TuneState, Origin]:
     """Return `tune.json`, and who wrote it for the study with this scope. Raises StoreError."""
     try:

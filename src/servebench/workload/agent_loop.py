@@ -13,12 +13,12 @@ from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.seeding import generator, salt
 from servebench.workload.build.sessions import (
     MESSAGE_TOKENS_MIN,
-    THINK_S_MAX,
     Piece,
     Session,
     SessionSettings,
     SessionStep,
     SessionWorkload,
+    ThinkTime,
 )
 
 DEFAULT_INPUT_TOKENS = 96
@@ -48,7 +48,7 @@ class AgentLoopSettings(SessionSettings):
     result_tokens: TokenCount | LengthSettings = 128
     fan_out: Annotated[int, Ge(0), Le(64)] = 0
     sub_steps: PositiveInt | LengthSettings = 2
-    tool_s: Annotated[float, Ge(0), Le(THINK_S_MAX)] = 0.0
+    tool_s: ThinkTime = 0.0
     enforce_calls: bool = False
 
 

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
-from typing import Annotated, Literal
-
-from annotated_types import Ge
+from typing import Literal
 
 from servebench.contracts.request import Message, PriorAnswer, Request, Tokenizer, Workload, answer_mark
 from servebench.contracts.settings import PositiveInt, WorkloadSettings
@@ -39,8 +37,8 @@ class DatasetSettings(WorkloadSettings):
     fields: FieldNames = field(default_factory=FieldNames)
     history: Literal["recorded", "real"] = "recorded"
     active: PositiveInt = 16
-    min_prompt_tokens: Annotated[int, Ge(1)] | None = None
-    max_prompt_tokens: Annotated[int, Ge(1)] | None = None
+    min_prompt_tokens: PositiveInt | None = None
+    max_prompt_tokens: PositiveInt | None = None
 
 
 class DatasetWorkload(Workload):

@@ -3,21 +3,18 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-from annotated_types import Ge, Le
-
-from servebench.contracts.settings import LengthSettings, PositiveInt
+from servebench.contracts.settings import CountOrZero, LengthSettings, PositiveInt
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.seeding import salt
 from servebench.workload.build.sessions import (
     MESSAGE_TOKENS_MIN,
-    THINK_S_MAX,
     Piece,
     Session,
     SessionSettings,
     SessionStep,
     SessionWorkload,
+    ThinkTime,
 )
 
 DEFAULT_INPUT_TOKENS = 48
@@ -33,8 +30,8 @@ class MultiTurnSettings(SessionSettings):
     time before each user turn but the first."""
 
     turns: PositiveInt | LengthSettings = 4
-    system_tokens: Annotated[int, Ge(0)] = 128
-    think_s: Annotated[float, Ge(0), Le(THINK_S_MAX)] = 0.0
+    system_tokens: CountOrZero = 128
+    think_s: ThinkTime = 0.0
 
 
 class MultiTurnWorkload(SessionWorkload):

@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated
-
-from annotated_types import Ge, Gt
 
 from servebench.contracts.request import Request, Tokenizer
-from servebench.contracts.settings import WorkloadSettings
+from servebench.contracts.settings import PositiveFloat, PositiveInt, WorkloadSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.requests import as_requests
@@ -29,9 +26,9 @@ class TraceSettings(WorkloadSettings):
     leaves out requests that are longer after scaling. `input_tokens` and `output_tokens` must be null."""
 
     path: str = "builtin"
-    block_tokens: Annotated[int, Ge(1)] | None = None
-    length_scale: Annotated[float, Gt(0)] = 1.0
-    max_input_tokens: Annotated[int, Ge(1)] | None = None
+    block_tokens: PositiveInt | None = None
+    length_scale: PositiveFloat = 1.0
+    max_input_tokens: PositiveInt | None = None
     exact_output: bool = True
 
 

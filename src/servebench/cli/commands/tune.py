@@ -131,7 +131,7 @@ def _continue(words: Sequence[str], study: str, outputs: str, *, trusted: bool, 
     from servebench.registry.registry import registry
     from servebench.store.layout import outputs_folder
     from servebench.store.studies import named_studies
-    from servebench.store.tune import is_tune, read_tune
+    from servebench.store.tune import is_tune, read_signed_tune
     from servebench.study.tune import continue_tune
     from servebench.util.errors import ConfigError
 
@@ -144,7 +144,7 @@ def _continue(words: Sequence[str], study: str, outputs: str, *, trusted: bool, 
     folder = named_studies([study], outputs_folder(outputs))[0]
     if not is_tune(folder):
         raise ConfigError(f"{folder.name} is not a tune; 'servebench resume {folder.name}' continues a study")
-    question, stored = parse_question(own), read_tune(folder).question
+    question, stored = parse_question(own), read_signed_tune(folder, "")[0].question
     if (stored.trials is None) == ("tune.trials" in names) and names:
         key = "tune.budget" if stored.trials is None else "tune.trials"
         raise ConfigError(f"tune: {folder.name} has {key}; continue it with {key}=")

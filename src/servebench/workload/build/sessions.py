@@ -3,7 +3,9 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
 
 from servebench.contracts.request import Message, PriorAnswer, Request, Tokenizer, answer_mark
 from servebench.contracts.settings import LengthSettings, PositiveInt, WorkloadSettings
@@ -15,14 +17,12 @@ from servebench.workload.build.seeding import generator
 
 MESSAGE_TOKENS_MIN = 32
 """A message of a session can be as short: at worst its salt and the words around it have one token a character."""
-THINK_S_MAX = 3600.0
-"""The longest mean time that a user or a tool may take between two steps."""
+ThinkTime = Annotated[float, Ge(0), Le(3600)]
+"""The mean time that a user or a tool takes between two steps."""
 SESSION_STEPS_MAX = 10_000
 """The most steps of a session: all are planned before the first is sent."""
 
 Role = Literal["system", "user", "assistant"]
-History = Literal["real", "scripted"]
-"""Where the assistant turns of a history come from: the model's answers, or text written in advance."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class SessionSettings(WorkloadSettings):
     `scripted`, words written in advance that are as long as the requested answers."""
 
     active: PositiveInt = 16
-    history: History = "real"
+    history: Literal["real", "scripted"] = "real"
     exact_output: bool = True
 
 
