@@ -49,9 +49,6 @@ def unheard() -> AbstractContextManager[Events]:
     return nullcontext(Events())
 
 
-# a study and its runs
-
-
 @dataclass(frozen=True)
 class UnequalRuns:
     """Two runs whose difference is likely at most, by label, with the settings that differ and what to do about these."""
@@ -143,9 +140,6 @@ class RunFinished(Event, kw_only=True):
     outcome: RunOutcome
     settings: RunSettings
     folder: Path
-
-
-# what is done now
 
 
 Activity = Literal[
@@ -242,9 +236,6 @@ class RaceEnded(Event):
     """The race of a tune is over. The runs that end from now on are only closed; the answer follows."""
 
 
-# a study and its results
-
-
 class ResultsStored(Event):
     """A study has ended, and its results are in this folder."""
 
@@ -258,17 +249,11 @@ class Tracked(Event):
     experiment: str
 
 
-# engines
-
-
 class EngineReady(Event):
     """An engine has generated its first token: the phases of its start, each with the seconds at which it ended."""
 
     engine: str
     phases: Sequence[tuple[str, float]]
-
-
-# rounds of starts, and tunes
 
 
 class AtOnce(Event):

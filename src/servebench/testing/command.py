@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from servebench.contracts.engine import Engine
 from servebench.contracts.quality import Scorer
 from servebench.contracts.request import Workload
 from servebench.registry.registry import registry
@@ -45,12 +46,12 @@ def attach_overrides(base_url: str = "http://127.0.0.1:8000/v1", model: str = "m
     return ["engine=openai", "launch=attach", f"launch.base_url={base_url}", f"model.name={model}"]
 
 
-def assert_is_installed(group: str, plugin: type[Scorer | Workload], *more: str) -> None:
-    """Assert that `GROUP=NAME` selects the plugin's own settings: it is installed and its config group is found."""
+def assert_is_installed(group: str, plugin: type[Engine | Scorer | Workload], *words: str) -> None:
+    """Assert that `GROUP=NAME` with these words selects the plugin's own settings: it is installed, its config group is found."""
     from servebench.config import compose_jobs
 
     assert re.fullmatch(r"[a-z0-9_-]+", plugin.name), "a name has lower-case letters, digits, _ and -"
-    (job,) = compose_jobs([*attach_overrides(), *more, f"{group}={plugin.name}"], registry())
+    (job,) = compose_jobs([*words, f"{group}={plugin.name}"], registry())
     assert type(getattr(job.settings, group)) is plugin.settings_type
     assert registry().find(group, plugin.name) is plugin
 

@@ -69,8 +69,6 @@ class ScorerConformance:
         """Return the right answer to a question; define it for answers that are more than a text."""
         return ItemAnswer(item_id=item.item_id, text=self.right(item))
 
-    # helpers
-
     def make(self, **settings: Any) -> Scorer:
         """Return the scorer with its settings."""
         values = {"name": self.scorer.name, **self.settings, **settings}
@@ -105,8 +103,6 @@ class ScorerConformance:
         answered = [replace(one, text=right.get(one.request_id, one.text)) for one in records]
         return self.make().grade_load(requests, answered)
 
-    # description
-
     def test_description(self) -> None:
         """Settings that extend the shared ones, and a description of its method."""
         assert issubclass(self.scorer.settings_type, QualitySettings)
@@ -120,7 +116,7 @@ class ScorerConformance:
 
     def test_config_composes(self) -> None:
         """`quality=NAME` selects its own settings: the plugin is installed and its config group is found."""
-        assert_is_installed("quality", self.scorer, "workload=unique")
+        assert_is_installed("quality", self.scorer, *attach_overrides(), "workload=unique")
 
     def test_check_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It returns one line per problem; a missing file is reported by `check` or by `items`."""
@@ -132,8 +128,6 @@ class ScorerConformance:
         if not scorer.grades_load and not scorer.check():
             with pytest.raises(ConfigError):
                 scorer.items(tmp_path / "nowhere.jsonl", 1, 0)
-
-    # questions
 
     def test_items_are_complete(self, file: Path) -> None:
         """Unique ids, a prompt, a limit of the answer, and a JSON body."""
@@ -170,8 +164,6 @@ class ScorerConformance:
                 self.make(path=str(path)).items(path, 4, 0)
             assert "broken.jsonl" in str(error.value), f"the error does not name the file: {error.value}"
 
-    # grades
-
     def test_right_and_wrong_answers(self, file: Path) -> None:
         """They differ in `correct`, else in the score."""
         for item in self.items(file)[:SHOWN]:
@@ -191,8 +183,6 @@ class ScorerConformance:
             _assert_storable(grade)
             assert scorer.grade(item, answer) == grade
 
-    # answers of the load
-
     def test_load_answers_are_graded(self) -> None:
         """Right and wrong answers differ, failed requests have no grade, warm-up and other requests are ignored."""
         scorer = self.make()
@@ -211,8 +201,6 @@ class ScorerConformance:
         other = request_of("other", None)
         assert scorer.grade_load([other], [record_of(other, "x")]) == []
 
-    # scorers that send their own requests
-
     def test_missing_endpoint_is_reported(self) -> None:
         """In every row, or as a QualityError."""
         scorer = self.make()
@@ -225,8 +213,6 @@ class ScorerConformance:
         except QualityError:
             return
         assert all(one.answer.error and one.grade.correct is None for one in judged)
-
-    # end to end
 
     def test_run(self, tmp_path: Path, file: Path) -> None:
         """`quality=NAME` with a server that knows the first answer: one row per question, and the first is right."""
@@ -276,16 +262,9 @@ def record_of(request: Request, text: str, *, failed: bool = False, warmup: bool
         warmup=warmup,
         scheduled_ns=0,
         sent_ns=0,
-        first_event_ns=1,
-        first_output_ns=1,
-        last_event_ns=1_000_000,
         ended_ns=1_000_000,
-        event_ns=[1, 1_000_000],
         prompt_tokens=5,
-        planned_prompt_tokens=5,
         output_tokens=2,
-        asked_output_tokens=request.output_tokens,
-        counted_by="usage",
         stamp_source="kernel",
         text="" if failed else text,
         **outcome,

@@ -71,8 +71,6 @@ class WorkloadConformance:
     seeded: ClassVar[bool] = True
     bounds_output: ClassVar[bool] = True
 
-    # helpers
-
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer of these tests."""
         return WordTokenizer()
@@ -86,8 +84,6 @@ class WorkloadConformance:
         """Return requests of the workload."""
         return self.make(**settings).requests(count, stream=stream, tokenizer=self.tokenizer())
 
-    # description
-
     def test_description(self) -> None:
         """Settings that extend the shared ones."""
         assert issubclass(self.workload.settings_type, WorkloadSettings)
@@ -95,15 +91,13 @@ class WorkloadConformance:
 
     def test_config_composes(self) -> None:
         """`workload=NAME` selects its own settings: the plugin is installed and its config group is found."""
-        assert_is_installed("workload", self.workload)
+        assert_is_installed("workload", self.workload, *attach_overrides())
 
     def test_check_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It reports no problem with these settings."""
         monkeypatch.chdir(tmp_path)
         assert self.make().check() == []
         assert list(tmp_path.iterdir()) == []
-
-    # requests
 
     def test_requests_are_complete(self) -> None:
         """As many as requested, with unique ids, either chat or completion, a limit of the answer, and a JSON body."""
@@ -165,8 +159,6 @@ class WorkloadConformance:
             if keys is not None and isinstance(one.reference, Mapping):
                 assert set(keys) & set(one.reference) or not keys
             json.dumps(one.reference)
-
-    # end to end
 
     def test_preview(self, tmp_path: Path) -> None:
         """`workload=NAME --preview` shows examples without an engine."""

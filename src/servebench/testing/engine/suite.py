@@ -128,8 +128,6 @@ class EngineSuite:
         """Return the first arguments with which the program does not serve, with the exit code of each."""
         return {}
 
-    # helpers
-
     def context(
         self, cache_dir: Path, *, port: int = 8123, model: ModelSettings | None = None, **settings: Any
     ) -> LaunchContext:
