@@ -18,11 +18,6 @@ class Dependency:
     holds: Callable[[RunSettings], Any]
 
 
-def _drawn(settings: RunSettings) -> bool:
-    load = settings.load
-    return load.rate is not None or (load.search is not None and load.search.of == "rate")
-
-
 def _closed(settings: RunSettings) -> bool:
     """Whether a level is a number of requests in flight."""
     load = settings.load
@@ -40,7 +35,8 @@ def _own(name: str, of: str, value: Any) -> Callable[[RunSettings], bool]:
 
 
 DEPENDENCIES: tuple[Dependency, ...] = (
-    Dependency(("load.arrival", "load.burstiness"), "arrivals at a rate (load=rate)", _drawn),
+    Dependency(("load.arrival", "load.burstiness"), "arrivals at a rate (load=rate)",
+        lambda s: s.load.rate is not None or (s.load.search is not None and s.load.search.of == "rate")),
     Dependency(("load.burstiness",), "load.arrival=gamma", lambda s: s.load.arrival == "gamma"),
     Dependency(("load.stagger", "load.hold_level"), "a closed loop (load.concurrency)", _closed),
     Dependency(("load.max_concurrency",), "an open loop (load.rate or load=replay)", lambda s: not _closed(s)),

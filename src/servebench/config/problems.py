@@ -25,8 +25,6 @@ _LONGEST_LINE = 300
 _NOISE = re.compile(
     r"^(See https?:|full_key:|object_type=|reference_type=|To append to your|Set the environment|\^$|Search path:)"
 )
-
-
 _KINDS_DIFFER = re.compile(
     r"error merging override \+*+([^=]++)=(.*): cannot merge DictConfig with ListConfig\.?", re.I
 )

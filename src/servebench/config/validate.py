@@ -41,8 +41,6 @@ _EXPECTED = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
-
-
 NO_CLASS = frozenset({("quality", "none"), ("quality", "all")})
 """Options without a class of their own: no scorer, and all scorers."""
 

@@ -28,7 +28,6 @@ GSM8K = PackagedFile(
     sha256="39cbb198ffadf9d1341c0af3a52043b7a81b0861df560c26dca0fbe653990973",
 )
 
-
 PROMPTS = Path(__file__).parent / "prompts"
 """The shipped items, see NOTICE.md there."""
 OPEN_PROMPTS = PROMPTS / "open.jsonl"

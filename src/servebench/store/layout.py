@@ -17,8 +17,6 @@ SPACE_MIN_BYTES = 64 << 20
 SLUG_MAX = 40
 ATTEMPTS_MAX = 1000
 NAME_BYTES_MAX = 200
-
-
 JOBS = "jobs"
 """The folder in which submitit keeps its files; nothing in it is read as part of a study."""
 

@@ -79,7 +79,6 @@ START_TIMEOUTS = 36
 SLOWEST_BYTES_S = 1e6
 """Artifacts that go slower are not worth waiting for."""
 
-
 UNANSWERED = re.compile(r"Max retries exceeded.*(?:\[Errno -?\d+\] |: )([\w ]{4,})")
 DAMAGED = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 """What reading raises for a file of which a part has another type or size than servebench writes."""
