@@ -89,11 +89,8 @@ def load_space(engine: str, registry: Registry, config_dirs: Sequence[str] = (),
     Raises ConfigError with all problems.
     """
     places = [Path(name) for name in config_dirs] + config_folders(registry.config_paths)
-    found = (
-        Path(path)
-        if path
-        else next((file for one in places if (file := one / TUNE_FOLDER / f"{engine}.yaml").is_file()), None)
-    )
+    files = [Path(path)] if path else [one / TUNE_FOLDER / f"{engine}.yaml" for one in places]
+    found = next((file for file in files if path or file.is_file()), None)
     if found is None:
         known = sorted({file.stem for one in places for file in (one / TUNE_FOLDER).glob("*.yaml")})
         raise ConfigError(

@@ -222,13 +222,9 @@ class SessionWorkload(FillingWorkload):
         made: dict[Piece, str] = {}
         for owner in dict.fromkeys(piece.owner for piece in pieces):
             owned = [piece for piece in pieces if piece.owner == owner]
-            texts, _ = self.fill(
-                [piece.start for piece in owned],
-                [piece.tokens for piece in owned],
-                rng if owner is None else generator(self.settings.seed, f"{owner}/words"),
-                tokenizer,
-                [piece.end for piece in owned],
-            )
+            words = rng if owner is None else generator(self.settings.seed, f"{owner}/words")
+            starts, lengths = [piece.start for piece in owned], [piece.tokens for piece in owned]
+            texts, _ = self.fill(starts, lengths, words, tokenizer, [piece.end for piece in owned])
             made.update(zip(owned, texts, strict=True))
         return made
 

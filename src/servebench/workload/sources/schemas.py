@@ -80,14 +80,8 @@ def _parse_task(line: str, number: int, path: str) -> SchemaTask:
         raise ConfigError(
             f"workload.path={path}, line {number}: not a task ({error}); the format is {OWN_FORMAT}"
         ) from error
-    return SchemaTask(
-        str(row.get("name") or f"line {number}"),
-        "own",
-        str(row.get("prompt") or MAKE_UP),
-        schema,
-        None,
-        row.get("expected"),
-    )
+    name, words = str(row.get("name") or f"line {number}"), str(row.get("prompt") or MAKE_UP)
+    return SchemaTask(name, "own", words, schema, expected=row.get("expected"))
 
 
 def sendable(schema: Any) -> Any:
