@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 from servebench.analysis.disturbance import Taker
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.verdict.levels import RankedLevel
-from servebench.analysis.verdict.model import ComparisonRow
 from servebench.contracts.estimate import Interval
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
@@ -143,11 +141,6 @@ class Score:
     best: RankedLevel | None = None
     undecided: UseReason | None = None
     """The first level at which it is undecided whether the SLO is met, and why."""
-
-
-DecidedRow = Callable[[Score, Score], ComparisonRow | None]
-"""Returns what a comparison over several starts has found of the first against the second, as the candidate; None where it
-gives no verdict on them."""
 
 
 @dataclass(frozen=True)
