@@ -17,7 +17,8 @@ from servebench.analysis.recommendation.objectives import LATENCIES
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking, rank, what_would_change
 from servebench.analysis.stored_runs import entrant_of, of_quality, own_limits
-from servebench.analysis.verdict.levels import COSTS, RankedLevel, lead_difference, metric_value
+from servebench.analysis.estimate import COSTS
+from servebench.analysis.verdict.levels import RankedLevel, lead_difference, metric_value
 from servebench.analysis.verdict.model import EQUAL, FASTER, Comparison, ComparisonRow
 from servebench.analysis.verdict.starts import STARTS_MIN
 from servebench.contracts.estimate import CONFIDENCE, Interval

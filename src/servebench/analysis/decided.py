@@ -21,7 +21,7 @@ from servebench.contracts.labels import run_labels
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, seconds_of, share_of
 from servebench.contracts.settings import StudySettings
-from servebench.contracts.stored import RunData, StudyData, mapping
+from servebench.contracts.stored import RunData, StudyData, is_number, mapping
 from servebench.util.stretches import covered
 from servebench.util.units import NS_PER_S
 
@@ -90,9 +90,8 @@ def study_settings(run: RunData) -> StudySettings | None:
 
 def same_question(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Return whether two configs have one model and one workload, so that their engines are compared."""
-    return mapping(a.get("model")).get("name") == mapping(b.get("model")).get("name") and mapping(
-        a.get("workload")
-    ) == mapping(b.get("workload"))
+    models = [mapping(one.get("model")).get("name") for one in (a, b)]
+    return models[0] == models[1] and mapping(a.get("workload")) == mapping(b.get("workload"))
 
 
 def decide_study(
@@ -127,7 +126,7 @@ def decide_study(
     replaced_s = sum(map(_replaced_seconds, measured))
     # without one in its state a study has the budget that it was planned with
     added = study.state.get("budget_s")
-    budget_s = float(added) if isinstance(added, (int, float)) and 0 < added < float("inf") else None
+    budget_s = float(added) if is_number(added) and 0 < added < float("inf") else None
     decided = decide(
         sides_of(compared, before, labels),
         margin=limit,
@@ -207,9 +206,8 @@ def _replaced_seconds(run: RunData) -> float:
     found = run.requests_with(["point", "sent_ns", "ended_ns"]).dropna()
     gone = found[~found["point"].isin([row.point for row in run.point_rows])].sort_values("sent_ns")
     start_s = mapping(run.manifest.get("cold_start")).get("seconds")
-    cold_s = float(start_s) if isinstance(start_s, (int, float)) else 0.0
     attempts = [(own[["sent_ns", "ended_ns"]] / NS_PER_S).to_numpy() for _, own in gone.groupby("point", sort=False)]
-    return seconds_besides(attempts, engine_lives(run.point_rows), cold_s)
+    return seconds_besides(attempts, engine_lives(run.point_rows), float(start_s) if is_number(start_s) else 0.0)
 
 
 def seconds_besides(

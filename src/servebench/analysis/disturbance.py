@@ -68,6 +68,7 @@ SOURCES = ("machine", *GPU_SOURCES)
 """The telemetry that shows others on the machine."""
 READING = ("t_ns", "source", "name", "raw_name", "labels", "value")
 CAUSES = {
+    "foreign_cores": "small processes",
     "unseen_cores": "processes that came and went or cannot be seen",
     "steal_cores": "other virtual machines (steal time)",
 }
@@ -130,9 +131,12 @@ def find_disturbances(readings: Iterable[Reading], pauses: Spans = ()) -> tuple[
     samples = _samples(listed)
     found = [*_of_gpus(listed)]
     if samples is not None:
-        whole = int(samples.ends_ns[0]), int(samples.ends_ns[-1])
-        slices = between(pauses, *whole) if pauses else ()
-        found += _of_cores(_inside(samples, slices) if slices else samples, slices) + _of_heat(listed, samples)
+        slices = between(pauses, int(samples.ends_ns[0]), int(samples.ends_ns[-1])) if pauses else ()
+        if slices:
+            # without what others took while another engine, which is one of them, had the load
+            share = sum(_weights(samples, *one) for one in slices) / samples.seconds
+            samples = replace(samples, causes={cause: taken * share for cause, taken in samples.causes.items()})
+        found += _of_cores(samples, slices) + _of_heat(listed, samples)
     found = [
         one for one in found if not pauses or length(between(pauses, one.start_ns, one.end_ns)) >= LASTS_S * NS_PER_S
     ]
@@ -229,28 +233,16 @@ def _samples(listed: Iterable[Reading]) -> _Samples | None:
             continue
         if one.name == "own_cores":
             own[places[one.t_ns]] = one.value
-        cause = _cause_of(one)
-        if cause is not None:
+        if one.name in CAUSES:
+            cause = _process_of(one.labels) if one.name == "foreign_cores" and one.labels else (CAUSES[one.name], None)
             causes.setdefault(cause, np.zeros(len(places)))[places[one.t_ns]] += one.value
     return _Samples(np.array(moments, dtype=np.float64), cores, own, causes)
-
-
-def _cause_of(reading: Reading) -> Cause | None:
-    if reading.name == "foreign_cores":
-        return _process_of(reading.labels) if reading.labels else ("small processes", None)
-    return (CAUSES[reading.name], None) if reading.name in CAUSES else None
 
 
 def _process_of(labels: str) -> Cause:
     """Return program and pid of the labels `pid="1",program="x"`."""
     pid, _, program = labels.rpartition('pid="')[2].partition('",program="')
     return program.removesuffix('"'), int(pid) if pid.isdecimal() else None
-
-
-def _inside(samples: _Samples, slices: Spans) -> _Samples:
-    """The samples without what others took while another engine, which is one of them, had the load."""
-    share = sum(_weights(samples, *one) for one in slices) / samples.seconds
-    return replace(samples, causes={cause: taken * share for cause, taken in samples.causes.items()})
 
 
 def _of_cores(samples: _Samples, slices: Spans) -> list[Disturbance]:

@@ -34,8 +34,8 @@ RATE_BEHIND: Mapping[str, str] = {
     "goodput_req_s": THROUGHPUT,
 }
 """Columns without an interval of their own, by the rate with which they vary: they follow the engine's speed."""
-FALLING = frozenset({"cost_usd_per_mtok", "cost_usd_per_mgood"})
-"""Of these, what falls as the rate rises."""
+COSTS = {"cost_usd_per_mtok": THROUGHPUT, "cost_usd_per_mgood": "goodput_req_s"}
+"""The rate behind each cost per million, which falls as that rises."""
 POINTS_MIN = 3
 """Two windows say almost nothing of how much windows differ."""
 LEAST = 1e-3
@@ -152,7 +152,7 @@ def row_interval(row: PointRow, column: str) -> Interval | None:
         return None
     if rate == column:
         return float(low), float(high)
-    ends = (middle / high, middle / low if low else inf) if column in FALLING else (low / middle, high / middle)
+    ends = (middle / high, middle / low if low else inf) if column in COSTS else (low / middle, high / middle)
     return value * ends[0], value * ends[1]
 
 

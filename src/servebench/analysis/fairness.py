@@ -44,7 +44,7 @@ def _table() -> dict[str, Any]:
     return table
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SettingDifference:
     """A setting or fact that two runs do not share. One that `matters` makes the result `unequal_settings`."""
 
@@ -123,36 +123,22 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
     found = []
     for column, (planned, tolerance, reason) in WORK.items():
         ours, theirs = _means(a, column), _means(b, column)
-        plans = [_means(run, planned) for run in (a, b)]
-        chance = {
-            level: np.log(plans[1][level] / plans[0][level]) if all(level in plan for plan in plans) else 0.0
-            for level in ours
-        }
-        apart = {
-            level: min(abs(apart), abs(apart - chance[level]))
-            for level in ours
-            if level in theirs and np.isfinite(apart := np.log(theirs[level] / ours[level]))
-        }
-        for level in [one for one, share in apart.items() if share > np.log1p(tolerance)]:
-            if (
-                not all(level in plan for plan in plans)
-                and (same := _of_same_requests(a, b, column, level)) is not None
-            ):
-                apart[level] = same
+        plans, limit, apart = [_means(run, planned) for run in (a, b)], np.log1p(tolerance), dict[Level, float]()
+        for level in ours:
+            share = np.log(theirs[level] / ours[level]) if level in theirs else np.nan
+            if not np.isfinite(share):
+                continue
+            known = all(level in plan for plan in plans)
+            chance = np.log(plans[1][level] / plans[0][level]) if known else 0.0
+            apart[level] = min(abs(share), abs(share - chance))
+            if apart[level] > limit and not known:
+                same = _of_same_requests(a, b, column, level)
+                apart[level] = apart[level] if same is None else same
         worst = max(apart, key=lambda level: apart[level], default=None)
-        if worst is not None and apart[worst] > np.log1p(tolerance):
+        if worst is not None and apart[worst] > limit:
             matters = not any(fnmatchcase(column, purpose) for purpose in on_purpose)
-            values = [number(side[worst]) for side in (ours, theirs)]
-            found.append(
-                SettingDifference(
-                    key=column,
-                    baseline=values[0],
-                    candidate=values[1],
-                    matters=matters,
-                    reason=reason,
-                    where=worst.words,
-                )
-            )
+            x, y = (number(side[worst]) for side in (ours, theirs))
+            found.append(SettingDifference(column, x, y, matters, reason, worst.words))
     return tuple(found)
 
 
@@ -184,7 +170,8 @@ def compare_manifests(
     (`extra_args`) do, because they can mean anything.
     """
     ours, theirs = _facts(baseline), _facts(candidate)
-    shared = _engine_settings(baseline) & _engine_settings(candidate)
+    engines = [mapping(mapping(one.get("config")).get("engine")) for one in (baseline, candidate)]
+    shared = engines[0].keys() & engines[1].keys()
     # and those whose values follow from them
     keys = [name for key in varying for name in (key, *_table()["derived"].get(key, ()))]
     purposes = [f"config.{key}" for key in keys] + keys
@@ -202,11 +189,8 @@ def compare_manifests(
             matters, reason = False, ONE_MODEL
         if key.startswith("weights.") and {a, b} & {None, UNKNOWN}:
             matters, reason = False, UNKNOWN_WEIGHTS
-        found.append(
-            SettingDifference(
-                key=key.removeprefix("config."), baseline=_text(a), candidate=_text(b), matters=matters, reason=reason
-            )
-        )
+        x, y = (MISSING if one is None else str(one).lower() if isinstance(one, bool) else str(one) for one in (a, b))
+        found.append(SettingDifference(key.removeprefix("config."), x, y, matters, reason))
     return tuple(sorted(_without_implied(found), key=lambda one: (not one.matters, one.reason == "", one.key)))
 
 
@@ -265,10 +249,6 @@ def _overrides(manifest: Mapping[str, Any]) -> dict[str, str]:
     return {key.lstrip("+~").partition("@")[0]: value for key, equals, value in pairs if equals}
 
 
-def _engine_settings(manifest: Mapping[str, Any]) -> set[str]:
-    return set(mapping(mapping(manifest.get("config")).get("engine")))
-
-
 def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
     facts = {key: value for part in COMPARED_PARTS for key, value in _flat(part, manifest.get(part)).items()}
     facts["weights"] = _weights_file(manifest)
@@ -309,7 +289,3 @@ def _flat(prefix: str, value: Any) -> dict[str, Any]:
     if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         return {key: leaf for index, item in enumerate(value) for key, leaf in _flat(f"{prefix}.{index}", item).items()}
     return {prefix: value}
-
-
-def _text(value: Any) -> str:
-    return MISSING if value is None else str(value).lower() if isinstance(value, bool) else str(value)

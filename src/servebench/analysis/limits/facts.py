@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -63,12 +64,7 @@ def _facts(
     parts = whole.parts if whole is not None and whole.reported else {}
     requests = run.requests
     stamps = [_stamps(row, requests) for row in rows]
-
-    def mean(name: str) -> float | None:
-        return _mean(row.get(name) for row in rows)
-
-    def of_stamps(name: str) -> float | None:
-        return _mean(one.get(name) for one in stamps)
+    mean, of_stamps = partial(_mean, rows), partial(_mean, stamps)
 
     def either(name: str, column: str) -> float | None:
         found = of_stamps(name)
@@ -76,15 +72,16 @@ def _facts(
 
     client, rate = of_stamps("client_ms"), mean("request_throughput_req_s")
     waiting = either("waiting", "server_waiting_mean")
+    # in the queue by the requests themselves, by the engine's metrics, else by Little's law
+    by_metrics = mean("server_queue_time_ms_mean")
+    by_waiting = waiting / rate * MS_PER_S if waiting is not None and rate else None
     ttft_ms, e2e_ms = ((mean(name) or 0.0) + (client or 0.0) for name in ("ttft_ms_mean", "e2e_ms_mean"))
     if whole is not None:
         # one mean over all requests, of which the parts are, and not the mean of the points' means
         ttft_ms, e2e_ms = whole.ttft_ms, whole.total_ms
     preempted, answered = mean("server_preemptions"), mean("requests_ok")
     sampled = [row for row in rows if (row.telemetry_samples or 0) >= SAMPLES_MIN]
-    cores, front_end = (
-        _mean(row.get(name) for row in sampled) for name in ("engine_cpu_cores_mean", "front_end_cores_mean")
-    )
+    cores, front_end = (_mean(sampled, name) for name in ("engine_cpu_cores_mean", "front_end_cores_mean"))
     return LevelFacts(
         level=rows[0].level,
         engine=run.fact("engine") or "the engine",
@@ -94,7 +91,7 @@ def _facts(
         parts=parts,
         client_ms=client,
         client_cpu=mean("client_cpu_share"),
-        queue_ms=_queue_ms(parts, mean("server_queue_time_ms_mean"), waiting, rate),
+        queue_ms=parts.get("queue", by_metrics if by_metrics is not None else by_waiting),
         running=either("running", "server_running_mean"),
         waiting=waiting,
         at_most=of_stamps("at_most"),
@@ -120,20 +117,9 @@ def _facts(
     )
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [float(value) for value in values if value is not None]
+def _mean(rows: Iterable[PointRow] | Iterable[Mapping[str, float | None]], name: str) -> float | None:
+    known = [float(value) for row in rows if (value := row.get(name)) is not None]
     return fmean(known) if known else None
-
-
-def _queue_ms(
-    parts: Mapping[str, float], reported: float | None, waiting: float | None, rate: float | None
-) -> float | None:
-    """Return the mean time in the engine's queue: of the requests themselves, of its metrics, else by Little's law."""
-    if "queue" in parts:
-        return parts["queue"]
-    if reported is not None:
-        return reported
-    return waiting / rate * MS_PER_S if waiting is not None and rate else None
 
 
 def _stamps(row: PointRow, requests: pd.DataFrame) -> dict[str, float | None]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from math import isfinite
+from os.path import commonprefix
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from servebench.analysis.quality.paired import ALPHA, compare_answers
+from servebench.contracts.stored import mapping
 from servebench.util.bounded_file import json_object
 from servebench.util.proportions import wilson
 
@@ -81,18 +84,15 @@ class Parity:
 
 def text_difference(pairs: Sequence[tuple[AnswerText, AnswerText]]) -> TextDifference:
     """Return how the second of each pair differs from the first."""
-    positions: list[int] = []
-    gaps: list[float] = []
-    in_tokens = all(_tokens_spell_text(first) for first, _ in pairs)
-    for first, second in pairs:
-        if first.text != second.text:
-            positions.append(_divergence(first, second.text, in_tokens=in_tokens))
-        gaps += _logprob_gaps(first, second)
+    # an engine may keep a stop token in its tokens, or spell bytes its own way
+    in_tokens = all(a.tokens is not None and "".join(a.tokens).startswith(a.text) for a, _ in pairs)
+    positions = sorted(_divergence(a, b.text, in_tokens=in_tokens) for a, b in pairs if a.text != b.text)
+    gaps = [gap for pair in pairs for gap in _logprob_gaps(*pair)]
     return TextDifference(
         n=len(pairs),
         equal=len(pairs) - len(positions),
         unit="tokens" if in_tokens else "words",
-        first=tuple(sorted(positions)),
+        first=tuple(positions),
         logprob_gap_mean=fmean(gaps) if gaps else None,
         logprob_gap_max=max(gaps) if gaps else None,
     )
@@ -127,14 +127,9 @@ def compare_parity(
         finding = "no more than itself" if tested.finding == "not different" or not less_equal else "too small to tell"
     needed = tested.n_needed if finding == "too small to tell" else None
     return Parity(
-        at=at,
-        across=across,
-        own_first=own[0],
-        own_second=own[1],
-        finding=finding,
-        p_value=tested.p_value,
+        at=at, across=across, own_first=own[0], own_second=own[1], finding=finding, p_value=tested.p_value,
         n_needed=needed,
-    )
+    )  # fmt: skip
 
 
 def parities(first: pd.DataFrame, second: pd.DataFrame) -> list[Parity]:
@@ -160,55 +155,29 @@ def _answers_by_level(frame: pd.DataFrame) -> dict[int, dict[str, AnswerPair]]:
         detail, pairs = json_object(row["detail"]), found.setdefault(int(row["concurrency"]), {})
         # without a text the request under load failed
         if isinstance(row["extracted"], str):
-            alone, loaded = (
-                _answer_text(row[column], detail.get(name))
-                for column, name in (("answer", "alone"), ("extracted", "loaded"))
-            )
-            pairs[f"{row['item_id']} {row['item_digest']}"] = alone, loaded
+            loaded = _answer_text(row["extracted"], detail.get("loaded"))
+            pairs[f"{row['item_id']} {row['item_digest']}"] = _answer_text(row["answer"], detail.get("alone")), loaded
     return found
 
 
 def _answer_text(text: str, kept: Any) -> AnswerText:
-    stored = kept if isinstance(kept, Mapping) else {}
-    tokens, logprobs = stored.get("tokens"), stored.get("logprobs")
-    return AnswerText(
-        text=text,
-        tokens=None if tokens is None else tuple(tokens),
-        logprobs=None if logprobs is None else tuple(logprobs),
-    )
-
-
-def _tokens_spell_text(answer: AnswerText) -> bool:
-    """Whether the tokens spell the text: an engine may keep a stop token in them, or spell bytes its own way."""
-    return answer.tokens is not None and "".join(answer.tokens).startswith(answer.text)
+    known = (mapping(kept).get(name) for name in ("tokens", "logprobs"))
+    tokens, logprobs = (None if one is None else tuple(one) for one in known)
+    return AnswerText(text=text, tokens=tokens, logprobs=logprobs)
 
 
 def _divergence(first: AnswerText, other: str, *, in_tokens: bool) -> int:
     """Return how many tokens (or words) of the first answer are the same before the answers diverge."""
-    shared = 0
-    for a, b in zip(first.text, other, strict=False):
-        if a != b:
-            break
-        shared += 1
+    shared = commonprefix([first.text, other])
     if not in_tokens:
-        return len(first.text[:shared].split())
-    length = 0
-    for position, token in enumerate(first.tokens or ()):
-        length += len(token)
-        if length > shared:
-            return position
-    return len(first.tokens or ())
+        return len(shared.split())
+    return sum(end <= len(shared) for end in accumulate(map(len, first.tokens or ())))
 
 
 def _logprob_gaps(first: AnswerText, second: AnswerText) -> list[float]:
     """Return |difference| of the log-probabilities of the shared tokens, up to where the answers diverge."""
     if None in (first.tokens, second.tokens, first.logprobs, second.logprobs):
         return []
-    found = []
     both = zip(first.tokens or (), second.tokens or (), first.logprobs or (), second.logprobs or (), strict=False)
-    for a, b, p, q in both:
-        if a != b:
-            break
-        if isfinite(p) and isfinite(q):
-            found.append(abs(p - q))
-    return found
+    shared = takewhile(lambda one: one[0] == one[1], both)
+    return [abs(p - q) for _, _, p, q in shared if isfinite(p) and isfinite(q)]

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.estimate import THROUGHPUT
+from servebench.analysis.estimate import COSTS, THROUGHPUT
 from servebench.analysis.recommendation.model import Entrant, NotRanked, Score, UseReason, UseReasonKind
 from servebench.analysis.recommendation.objectives import describe_limits, good_share, level_status, levels_met
 from servebench.analysis.recommendation.rules import Range, UseCase
-from servebench.analysis.verdict.levels import COSTS, RankedLevel, metric_interval, metric_value
+from servebench.analysis.verdict.levels import RankedLevel, metric_interval, metric_value
 from servebench.analysis.warnings.catalog import is_wide
 from servebench.analysis.warnings.disturbed import taker_of
 from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX

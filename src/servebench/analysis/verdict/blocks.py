@@ -116,17 +116,15 @@ def estimate(blocks: Sequence[MeasuredBlock], everything: Sequence[MeasuredBlock
         error = BLOCK_ERROR if one.error is None else one.error
         found.setdefault(group, {}).setdefault(one.start, []).append((float(value), error))
     most = max(len(own) for starts in found.values() for own in starts.values())
-    of = {counts: [_starts(own, most) for key, own in found.items() if key[0] is counts] for counts in (True, False)}
+    of: dict[bool, list[Starts]] = {True: [], False: []}
+    for (counts, _), starts in found.items():
+        whole = np.array([[*own, *[(math.nan, BLOCK_ERROR)] * (most - len(own))] for own in starts.values()])
+        of[counts].append(Starts((Level(),) * most, whole[..., 0], whole[..., 1]))
     return Estimates(
         names=tuple(name for counts, name in found if counts),
         model=StartModel(of[True], of[False], SLOW_SIDE, repeats=True, freedom=freedom),
         starts={name: len(own) for (counts, name), own in found.items() if counts},
     )
-
-
-def _starts(starts: Mapping[str, Sequence[tuple[float, float]]], most: int) -> Starts:
-    whole = np.array([[*own, *[(math.nan, BLOCK_ERROR)] * (most - len(own))] for own in starts.values()])
-    return Starts((Level(),) * most, whole[..., 0], whole[..., 1])
 
 
 def _without_shared(blocks: Sequence[MeasuredBlock], groups: Sequence[Hashable]) -> tuple[Floats, float]:

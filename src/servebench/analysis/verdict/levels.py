@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from servebench.analysis.estimate import RATE_BEHIND, THROUGHPUT, estimate_level, interval_over_starts, reaches_of
+from servebench.analysis.estimate import COSTS, RATE_BEHIND, THROUGHPUT, estimate_level, interval_over_starts, reaches_of
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import ComparedPoint, Difference
 from servebench.analysis.verdict.slices import slice_differences, values_and_errors
@@ -29,10 +29,6 @@ SOURCES: Mapping[str, tuple[str, float | None]] = {
     },
 }
 """The array of a ComparedPoint behind each metric, and its percentile: failed requests count as infinitely slow."""
-COSTS = {"cost_usd_per_mtok": "output_throughput_tok_s", "cost_usd_per_mgood": "goodput_req_s"}
-"""The rate behind each cost per million."""
-
-
 VERDICTS = ("valid", "doubtful", "void")
 """From best to worst."""
 

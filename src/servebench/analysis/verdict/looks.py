@@ -246,7 +246,9 @@ def _forecast(pair: OpenPair, looks: Sequence[int], gate: GateQuestion | None) -
     known_all = [one for one in needed if one is not None]
     if not known_all or len(known_all) < len(needed):
         return found
-    return replace(found, starts_needed=_next_look(max(known_all), looks))
+    # the first look with so many starts, as if the study went on; their number itself beyond the last
+    most = max(known_all)
+    return replace(found, starts_needed=next((one for one in sorted({*looks, *LOOKS}) if one >= most), most))
 
 
 def _needed_by_gate(row: ComparisonRow, starts: int, gate: GateQuestion) -> int | None:
@@ -280,11 +282,6 @@ def _needed(starts: int, sd: float, size: float, room: float) -> int | None:
         if size > differs or equal < room:
             return count
     return None
-
-
-def _next_look(count: int, looks: Sequence[int]) -> int:
-    """The first look with at least `count` starts, as if the study went on; the number itself beyond the last."""
-    return next((look for look in sorted({*looks, *LOOKS}) if look >= count), count)
 
 
 def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side, dict[Level, Reason]]:

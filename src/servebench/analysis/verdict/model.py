@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servebench.analysis.disturbance import Taker
 from servebench.analysis.fairness import SettingDifference
+from servebench.analysis.quality.agreement import Agreement
+from servebench.analysis.quality.parity import Parity
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifferences
@@ -21,10 +22,6 @@ from servebench.contracts.estimate import Interval
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.util.arrays import Floats
-
-if TYPE_CHECKING:
-    from servebench.analysis.quality.agreement import Agreement
-    from servebench.analysis.quality.parity import Parity
 
 P99_REQUESTS_MIN = 368
 """Requests from which on a p99 has a two-sided 95% interval at all: with fewer, the largest of them is below the true p99 too

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -85,6 +85,13 @@ def void_reason(kind: ReasonKind, points: Sequence[ComparedPoint], needed: int =
 def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -> ComparisonRow:
     """The row with what the warnings of its points mean for it: a wider interval, or a result that is only provisional."""
     known = _known(sides) if row.starts is not None and all(row.starts.slice_differences or [None]) else set()
+    # by how much the warnings of the first start of each side widen an interval, of the first two, and so on
+    starts = [group_by_start(points) for points in sides]
+    bounds = [
+        [weigh((one.row for start in side[:count] for one in start), row.metric.name, known).bound for side in starts]
+        for count in range(1, max(map(len, starts)) + 1)
+    ]
+    widened = tuple((1 + ours) * (1 + theirs) - 1 for ours, theirs in bounds)
     weights = [weigh((point.row for point in points), row.metric.name, known) for points in sides]
     doubts = tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded))
     bounded = tuple(dict.fromkeys(code for weight in weights for code in weight.bounded))
@@ -95,7 +102,7 @@ def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -
         *([Reason(ReasonKind.PROVISIONAL, codes=doubts)] if doubts else []),
     )
     competes = row.competes and (with_doubtful or not doubts)
-    return replace(row, competes=competes, doubts=doubts, widened=_widened_by_start(sides, row.metric, known))
+    return replace(row, competes=competes, doubts=doubts, widened=widened)
 
 
 def _known(sides: Sequence[Points]) -> set[str]:
@@ -105,20 +112,11 @@ def _known(sides: Sequence[Points]) -> set[str]:
     return {NOT_STATIONARY.code, *([MACHINE_BUSY.code] if abs(shares[0] - shares[1]) <= ALIKE_SHARE else [])}
 
 
-def _widened_by_start(sides: Sequence[Points], metric: Metric, known: Collection[str]) -> tuple[float, ...]:
-    """Return by how much the warnings of the first start of each side widen an interval, of the first two, and so on."""
-    starts = [group_by_start(points) for points in sides]
-    bounds = [
-        [weigh((one.row for start in side[:count] for one in start), metric.name, known).bound for side in starts]
-        for count in range(1, max(map(len, starts)) + 1)
-    ]
-    return tuple((1 + ours) * (1 + theirs) - 1 for ours, theirs in bounds)
-
-
 def missing_row(level: Level, metric: Metric, reason: Reason) -> ComparisonRow:
     """Return a row that cannot be compared."""
-    row = ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, competes=False)
-    return row.because(reason)
+    return ComparisonRow(
+        level=level, metric=metric, baseline=None, candidate=None, competes=False, reasons=(reason,)
+    )
 
 
 def _question(
@@ -227,12 +225,12 @@ def _compare_failures(level: Level, ours: Sequence[Points], theirs: Sequence[Poi
     Failures come in bursts, so requests of one start do not test anything; with as many in each start, the binomial error
     is the least that is believed.
     """
-    sides = [[_failed_of(points) for points in starts] for starts in (ours, theirs)]
-    if not any(bad for side in sides for bad, _ in side) or not all(size for side in sides for _, size in side):
+    sides = [[np.concatenate([point.failed for point in points]) for points in starts] for starts in (ours, theirs)]
+    if not any(one.any() for side in sides for one in side) or not all(one.size for side in sides for one in side):
         return None
-    shares = [np.array([bad / size for bad, size in side]) for side in sides]
-    pooled = [(sum(bad for bad, _ in side), sum(size for _, size in side)) for side in sides]
-    error = sum(bad / size * (1 - bad / size) / size for bad, size in pooled) ** 0.5
+    shares = [np.array([one.mean() for one in side]) for side in sides]
+    pooled = [(float(one.mean()), one.size) for one in map(np.concatenate, sides)]
+    error = sum(share * (1 - share) / size for share, size in pooled) ** 0.5
     starts = StartValues(baseline=shares[0], candidate=shares[1])
     row = ComparisonRow(
         level=level,
@@ -243,8 +241,3 @@ def _compare_failures(level: Level, ours: Sequence[Points], theirs: Sequence[Poi
         difference=failed_difference(starts, error),
     )
     return row if starts.fewest >= STARTS_MIN else row.because(ONE_START)
-
-
-def _failed_of(points: Points) -> tuple[int, int]:
-    """Return how many requests of a start failed, of how many."""
-    return sum(int(point.failed.sum()) for point in points), sum(point.failed.size for point in points)

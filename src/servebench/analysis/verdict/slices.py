@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servebench.analysis.estimate import FALLING, RATE_BEHIND, student
+from servebench.analysis.estimate import COSTS, RATE_BEHIND, student
 from servebench.contracts.estimate import Z_95
 from servebench.contracts.point_row import PointRow
 from servebench.util.arrays import Floats
@@ -53,8 +53,13 @@ def slice_differences(
     was not measured in turns. Nothing where no pair was, one side has more starts, or slices are too few in all."""
     if len(ours) != len(theirs):
         return ()
-    found = tuple(_of_pair(a, b, column) for a, b in zip(ours, theirs, strict=True))
-    return found if sum(one.freedom for one in found if one is not None) >= FREEDOM_MIN else ()
+    found: list[SliceDifference | None] = []
+    for pair in zip(ours, theirs, strict=True):
+        a, b = ({row.slice_group: row for row in side} for side in pair)
+        in_turns = None not in a and a.keys() == b.keys() and len(a) == max(map(len, pair))
+        logs = [(slice_logs(a[name], column), slice_logs(b[name], column)) for name in a] if in_turns else []
+        found.append(difference_of(logs) if logs else None)
+    return tuple(found) if sum(one.freedom for one in found if one is not None) >= FREEDOM_MIN else ()
 
 
 def values_and_errors(known: SliceDifferences, others: Floats, error: float) -> tuple[Floats, Floats]:
@@ -76,20 +81,12 @@ def _error_of_a_slice(errors: Sequence[SliceDifference]) -> float:
     return float(variance**0.5 * student(freedom) / Z_95)
 
 
-def _of_pair(ours: Sequence[PointRow], theirs: Sequence[PointRow], column: str) -> SliceDifference | None:
-    """The mean difference of the points of two starts."""
-    groups = [{row.slice_group: row for row in side} for side in (ours, theirs)]
-    if None in groups[0] or groups[0].keys() != groups[1].keys() or len(groups[0]) < max(len(ours), len(theirs)):
-        return None
-    return difference_of([tuple(slice_logs(side[name], column) for side in groups) for name in groups[0]])
-
-
 def slice_logs(row: PointRow, column: str) -> Floats:
     """Return the logarithms of a column in each slice of a point; not finite where one has no value."""
     values = json.loads(row.slice_values or "{}").get(RATE_BEHIND.get(column, column), ())
     with np.errstate(divide="ignore", invalid="ignore"):
         found: Floats = np.log(np.array(list(values), dtype=np.float64))
-    return -found if column in FALLING else found
+    return -found if column in COSTS else found
 
 
 def difference_of(points: Sequence[Sequence[Floats]]) -> SliceDifference | None:

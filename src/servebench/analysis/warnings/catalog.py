@@ -72,6 +72,8 @@ def _define(code: str, meaning: str, remedy: str, **more: Any) -> WarningType:
 
 _define_quality = partial(_define, affects=("quality",))
 _define_end = partial(_define, affects=AFFECTS_ALL, void=True, cut_off=True, unusable=True)
+_define_longer = partial(_define, longer=True)
+_define_mark = partial(_define, mark=True)
 
 
 def type_of(code: str) -> WarningType:
@@ -100,53 +102,46 @@ def trust_word(verdict: str, codes: Iterable[str]) -> str:
     return f"{verdict}, wide" if verdict != "void" and is_wide(codes) else verdict
 
 
-LEVEL_NOT_REACHED = _define(
+LEVEL_NOT_REACHED = _define_longer(
     "level_not_reached",
     "the requested load was never reached, so the numbers belong to a lower load",
     "send more requests per point (load.requests=auto or load.duration_s); check whether requests failed at once or late",
     void=True,
-    longer=True,
     affects=AFFECTS_ALL,
 )
-LOCK_STEP = _define(
+LOCK_STEP = _define_longer(
     "lock_step",
     "the streams sent their requests all at once, round after round, so prompts waited for each other",
     "set load.stagger=true and load.warmup_requests above 0 (the defaults) with three requests a stream or more; else "
     "measure TTFT at a rate of arrivals (load.rate)",
-    longer=True,
 )
-TOO_FEW_REQUESTS = _define(
+TOO_FEW_REQUESTS = _define_longer(
     "too_few_requests",
     "every number rests on few requests, and throughput or TTFT has no interval",
     "send more requests per point (load.requests): 30 in the window for a mean, 100 for a p99",
-    longer=True,
     bound=bounds.too_few_requests,
 )
-TOO_SHORT = _define(
+TOO_SHORT = _define_longer(
     "too_short",
     "the window is shorter than 4.5 s, so one pause changes its throughput",
     "set load.duration_s or more load.requests; load.warmup_s must be shorter than the point",
-    longer=True,
 )
-MACHINE_BUSY = _define(
+MACHINE_BUSY = _define_longer(
     "machine_busy",
     "others took the machine from load and engine for too much of the point",
     "end the named processes, and measure the point again",
-    longer=True,
     bound=partial(bounds.machine_busy, left_out="machine_shared"),
 )
-MACHINE_SHARED = _define(
+MACHINE_SHARED = _define_mark(
     "machine_shared",
     "a stretch in which others took the machine is left out of all estimates",
     "",
-    mark=True,
     leaves_out=True,
 )
-NOT_STATIONARY = _define(
+NOT_STATIONARY = _define_longer(
     "not_stationary",
     "the engine was not steady in the window, in throughput, ITL, TTFT or the queue of an open loop",
     "measure again and longer (load.duration_s); look at telemetry.parquet and engine.log",
-    longer=True,
     bound=bounds.not_stationary,
 )
 IMPRECISE = _define(
@@ -156,11 +151,10 @@ IMPRECISE = _define(
     mark=True,  # the interval carries it: what is concluded from the point takes that into account
     wide=("±25%", "load.duration_s or load.requests"),
 )
-NOT_PRECISE = _define(
+NOT_PRECISE = _define_mark(
     "not_precise",
     "the point ended before it was as precise as load.until asks, or had load.min_requests",
     "use the numbers with their intervals; raise load.max_duration_s for narrower ones",
-    mark=True,
     wide=("load.until asks", "load.max_duration_s"),
 )
 ERRORS = _define(
@@ -208,19 +202,17 @@ INTERRUPTED = _define(
     unusable=True,
     affects=AFFECTS_ALL,
 )
-CLIENT_BOUND = _define(
+CLIENT_BOUND = _define_longer(
     "client_bound",
     "the client may have limited what was measured",
     "leave a core free for the client, or drive the load from another machine (launch=attach)",
-    longer=True,
     bound=bounds.client_bound,
 )
-CLOCK_STEPPED = _define(
+CLOCK_STEPPED = _define_longer(
     "clock_stepped",
     "the wall clock was set during the point, which shifts all later timestamps",
     "measure the point again once the clock is synchronized (chronyc tracking, timedatectl)",
     void=True,
-    longer=True,
     unusable=True,
     affects=AFFECTS_ALL,
 )
@@ -231,11 +223,10 @@ TOKENS_DISAGREE = _define(
     "requests per second",
     affects=("throughput", "tpot"),
 )
-HIDDEN_TOKENS = _define(
+HIDDEN_TOKENS = _define_mark(
     "hidden_tokens",
     "the server counts reasoning that it did not send: TTFT contains its time, other numbers are of what was sent",
     "compare with other servers by E2E and requests per second",
-    mark=True,
 )
 SHORT_ANSWERS = _define(
     "short_answers",
@@ -255,12 +246,11 @@ HIT_RATE_MISSED = _define(
     "use longer prompts (workload.input_tokens=512 or more), workload.api=completions, engine.prefix_caching=true, more "
     "load.warmup_requests, and room in the cache",
 )
-CACHE_NOT_RESET = _define(
+CACHE_NOT_RESET = _define_mark(
     "cache_not_reset",
     "the engine could not empty its prefix cache",
     "compare latencies of quality answers at the first quality.concurrency only, or let the engine empty its cache "
     "(vLLM: VLLM_SERVER_DEV_MODE=1)",
-    mark=True,
 )
 PROMPT_SIZE_APPROXIMATE = _define(
     "prompt_size_approximate",
@@ -301,20 +291,18 @@ TIMINGS_MISSING = _define(
     mark=True,  # as above
     affects=(),
 )
-EMULATED = _define(
+EMULATED = _define_mark(
     "emulated",
     "the engine was emulated or simulated: these numbers do not describe the real engine",
     "set launch=process, docker or attach to measure a real engine",
-    mark=True,
     of_all=True,
     affects=AFFECTS_ALL,
 )
-SUPPLY_EXHAUSTED = _define(
+SUPPLY_EXHAUSTED = _define_longer(
     "supply_exhausted",
     "all prepared requests were used before the end of the point",
     "raise load.warmup_requests, so that the engine's speed is estimated better",
     affects=(),  # the window ends where the requests did
-    longer=True,
 )
 WRONG_GPU = _define(
     "wrong_gpu",
