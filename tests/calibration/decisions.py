@@ -13,7 +13,7 @@ from calibration.cells import CalibrationCell, Outcome, Promise
 from calibration.simulate import Plant, run_data, simulate_run, simulate_start
 from servebench.analysis.estimate import error_of
 from servebench.analysis.start_model import Starts
-from servebench.analysis.stored_runs import side_of
+from servebench.analysis.stored_runs import samples_of
 from servebench.analysis.verdict.looks import decide, looks_until
 from servebench.analysis.verdict.model import METRICS, OPEN, SLOWER, Comparison, Side, VerdictKind
 
@@ -98,7 +98,7 @@ def _study(seed: int, stored: Stored, spread: float, slowdown: float) -> tuple[C
         spent = 0.0
         for index, (side, plant) in enumerate(zip(sides, plants, strict=True)):
             run, seconds = simulate_start(plant, f"{seed}/{side.name}", seed=seed, start=start, levels=LEVELS)
-            samples = (*side.samples, *side_of(run_data(run, plant, side.name)).samples)
+            samples = (*side.samples, *samples_of(run_data(run, plant, side.name)))
             sides[index] = replace(side, samples=samples)
             spent += seconds
         rounds.append(spent)

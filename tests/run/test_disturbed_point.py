@@ -10,8 +10,8 @@ import pytest
 
 from servebench.analysis.disturbance import find_disturbances
 from servebench.analysis.drift import Drift
-from servebench.analysis.stored_runs import side_of
 from servebench.analysis.warnings.catalog import MACHINE_BUSY
+from servebench.analysis.stored_runs import samples_of
 from servebench.analysis.warnings.disturbed import taker_of
 from servebench.analysis.warnings.steadiness import not_stationary
 from servebench.analysis.warnings.weighing import Weight, weigh
@@ -162,7 +162,7 @@ def test_the_stored_requests_give_the_same_requests():
     class Run:
         requests, point_rows, run_id, derived = frame, [row], "s/00", {}
 
-    (side,) = side_of(Run()).samples
+    (side,) = samples_of(Run())
     assert len(side.request_ids) == row.ttft_ms_n < len(records)
     assert np.mean(side.throughput_tok_s) == pytest.approx(row.output_throughput_tok_s, rel=1e-6)
     assert np.max(side.e2e_ms) == pytest.approx(row.e2e_ms_max)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from servebench.analysis.stored_runs import side_of
+from servebench.analysis.stored_runs import samples_of
 from servebench.analysis.warnings.disturbed import taker_of
 from servebench.contracts.stored import RunData
 from servebench.measure.columns import in_window, request_metrics
@@ -186,6 +186,6 @@ def test_comparisons_read_the_same_throughput():
         study_id="s", name="r", path="", state={}, manifest={}, rows=lambda: [row],
         tables=lambda *_: requests_frame(records),
     )  # fmt: skip
-    (point,) = side_of(run).samples
+    (point,) = samples_of(run)
     assert float(np.mean(point.throughput_tok_s)) == pytest.approx(row.output_throughput_tok_s, rel=1e-3)
     assert len(point.ttft_ms) == row.ttft_ms_n

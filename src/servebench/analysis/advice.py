@@ -1,7 +1,5 @@
 """The recommendation for each use case: the lead of the first of its ranking, and whether that makes it the best."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,14 +8,21 @@ from typing import Any
 
 from servebench.analysis.answer.leads import row_between
 from servebench.analysis.decided import StudyDecision
+from servebench.analysis.estimate import COSTS
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.quality.agreement import agreements
-from servebench.analysis.recommendation.model import Entrant, LessAccurate, Recommendation, Score, UseReason, UseReasonKind
+from servebench.analysis.recommendation.model import (
+    Entrant,
+    LessAccurate,
+    Recommendation,
+    Score,
+    UseReason,
+    UseReasonKind,
+)
 from servebench.analysis.recommendation.objectives import LATENCIES
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking, rank, what_would_change
 from servebench.analysis.stored_runs import entrant_of, of_quality, own_limits
-from servebench.analysis.estimate import COSTS
 from servebench.analysis.verdict.levels import RankedLevel, lead_difference, metric_value
 from servebench.analysis.verdict.model import EQUAL, FASTER, Comparison, ComparisonRow
 from servebench.analysis.verdict.starts import STARTS_MIN

@@ -1,7 +1,5 @@
 """Decisions of a stored study with `study.until=decided`, from what is on disk: while it runs, and afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations

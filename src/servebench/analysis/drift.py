@@ -13,8 +13,6 @@ that is a false alarm, and which changes are found, is measured in docs/calibrat
 itself cannot be found: a change of 10% in a minute is within what 5% over 10 s gives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -12,8 +12,6 @@ Everything that shows, sends or judges a level reads it here. Only several point
 stays fast.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, hypot, inf, log
 from statistics import fmean, stdev

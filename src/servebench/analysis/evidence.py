@@ -1,7 +1,5 @@
 """Everything that a point is built from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

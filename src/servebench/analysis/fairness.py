@@ -5,8 +5,6 @@ was varied on purpose) is listed but does not matter; the model, its precision, 
 machine and its driver do. `fairness.yaml` has the rules.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Decides which stored runs are compared with which, and compares them by speed."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +10,7 @@ from statistics import fmean
 from servebench.analysis.estimate import best_level
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import in_turns_before, newest_alike, starts_of
-from servebench.analysis.stored_runs import side_of
+from servebench.analysis.stored_runs import samples_of
 from servebench.analysis.verdict.compare import MARGIN, compare
 from servebench.analysis.verdict.model import Comparison, Side
 from servebench.contracts.labels import RunLabel, run_labels
@@ -76,11 +74,8 @@ def _pair_by_name(baseline: StudyData, other: RunData | StudyData) -> list[RunPa
     known = {run.name.partition("_")[2]: run for run in baseline.runs}
     if len(known) < len(baseline.runs):
         known = {run.name: run for run in baseline.runs}
-    pairs = []
-    for run in runs_of(other):
-        twin = known.get(run.name.partition("_")[2]) or known.get(run.name)
-        if twin is not None:
-            pairs.append((twin, run))
+    twins = ((known.get(run.name.partition("_")[2]) or known.get(run.name), run) for run in runs_of(other))
+    pairs = [(twin, run) for twin, run in twins if twin is not None]
     if not pairs:
         raise ConfigError(
             f"no run of {other.study_id} matches a run of the baseline {baseline.study_id}; name two runs"
@@ -120,8 +115,10 @@ def sides_of(
     """Return the two sides of each pair of runs, with the `earlier` starts of their set-ups but for runs of the ids `without`.
     Raises StoreError."""
     sides = {
-        run.run_id: replace(
-            side_of(run, labels[run.run_id].text),
+        run.run_id: Side(
+            name=labels[run.run_id].text,
+            run_id=run.run_id,
+            samples=samples_of(run),
             earlier=starts_of(newest_alike(run, earlier, without)),
             start_seconds=seconds_per_start(run),
         )

@@ -6,8 +6,6 @@ Principle", chapter 4). How often the intervals at the stop hold the truth is co
 planned: each when there are LOOK_GROWTH times as many requests as at the one before, so that they stay few.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -21,8 +21,6 @@ limits for which nothing was chosen here.
 How long a simulation has to be to see such queues itself: Whitt 1989, Manage. Sci. 35.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

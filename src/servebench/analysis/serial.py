@@ -13,12 +13,11 @@ before: the prior. Where nothing is known it is FLAT. One window of some minutes
 of all sizes and times (`wander_likelihood`) are the prior of later windows of that engine on that machine.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 
@@ -161,7 +160,7 @@ class _Waves:
     wander: Floats
 
     @classmethod
-    def of(cls, cosines: Floats, seconds: float) -> _Waves:
+    def of(cls, cosines: Floats, seconds: float) -> Self:
         variances, with_mean, directions, of_mean = _wanders(cosines.size, float(f"{seconds:.1g}"))
         own = np.einsum("tkd,k->td", directions, cosines)[:, None, None, :]
         noise = ((NOISES * np.sqrt(np.mean(cosines**2))) ** 2)[None, :, None]

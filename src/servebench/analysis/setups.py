@@ -1,8 +1,6 @@
 """Earlier starts, from the newest runs that are stored: they show by how much starts of a set-up differ, and by how much those do
 that took turns on a machine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations, islice
@@ -54,12 +52,12 @@ def starts_of(runs: Iterable[RunData]) -> Earlier:
 
 def same_setup(a: RunData, b: RunData) -> bool:
     """Return whether two runs measured the same engine, in the same version, with the same settings that matter."""
-    return all(a.fact(name) == b.fact(name) for name in FACTS) and _load(a) == _load(b) and same_settings(a, b)
-
-
-def _load(run: RunData) -> dict[str, object]:
-    """Return the settings of a run's load apart from its levels: values of longer points differ less from start to start."""
-    return {key: value for key, value in mapping(run.config.get("load")).items() if key not in LEVEL_KEYS}
+    # values of longer points differ less from start to start
+    a_load, b_load = (
+        {key: value for key, value in mapping(run.config.get("load")).items() if key not in LEVEL_KEYS}
+        for run in (a, b)
+    )
+    return all(a.fact(name) == b.fact(name) for name in FACTS) and a_load == b_load and same_settings(a, b)
 
 
 PLACE_KEYS = ("cpu_model", "cpu_threads_usable")

@@ -5,16 +5,16 @@ ends: 6 of 82 real starts of llama.cpp were 15 to 57% slower at all levels, whil
 tail of a normal distribution, so they are found by what they cannot move: the median and the median absolute deviation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp, log
 from statistics import fmean, median
 
+from servebench.analysis.estimate import THROUGHPUT
 from servebench.analysis.setups import newest_alike
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData
+from servebench.util.groups import grouped
 
 STARTS_MIN = 3
 """With fewer starts a median does not say which of them are usual."""
@@ -55,12 +55,10 @@ def own_slow_starts(run: RunData, earlier: Iterable[RunData]) -> OwnSlowStarts |
 
 def _throughputs(run: RunData) -> dict[str, dict[Level, float]]:
     """Return the throughput of each start of a run by level, the mean of its points that are not void."""
-    found: dict[str, dict[Level, list[float]]] = {}
-    for row in run.point_rows:
-        if row.verdict != "void" and row.output_throughput_tok_s and row.start_id:
-            levels = found.setdefault(f"{run.run_id} {row.start_id}", {})
-            levels.setdefault(row.level, []).append(row.output_throughput_tok_s)
-    return {key: {level: fmean(values) for level, values in own.items()} for key, own in found.items()}
+    rows = (row for row in run.point_rows if row.verdict != "void" and row.output_throughput_tok_s and row.start_id)
+    starts = grouped(rows, lambda row: f"{run.run_id} {row.start_id}").items()
+    levels = {key: grouped(own, lambda row: row.level).items() for key, own in starts}
+    return {key: {at: fmean(row[THROUGHPUT] for row in rows) for at, rows in own} for key, own in levels.items()}
 
 
 def find_slow_starts(starts: Mapping[str, Mapping[Level, float]]) -> tuple[int, dict[str, float]]:

@@ -18,8 +18,6 @@ Two starts that were measured slice by slice, in turns, have one value: their di
 of which may be slow, and an error that is known from its slices (`verdict/slices.py`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -17,8 +17,6 @@ Sci. 27). The shown values are those of the window. In an open loop a short wind
 TTFT and E2E reach at least up to what `queueing` expects of the long run.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

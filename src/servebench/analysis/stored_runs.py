@@ -1,7 +1,5 @@
 """Converts stored runs to what the analyses work on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,10 +9,10 @@ import numpy as np
 
 from servebench.analysis.recommendation.model import Entrant
 from servebench.analysis.verdict.levels import RankedLevel
-from servebench.analysis.verdict.model import ComparedPoint, Side
+from servebench.analysis.verdict.model import ComparedPoint
 from servebench.contracts.level import Level
 from servebench.contracts.settings import SloSettings
-from servebench.contracts.stored import RunData, mapping
+from servebench.contracts.stored import RunData, is_number, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
 from servebench.util.errors import StoreError
 from servebench.util.groups import grouped
@@ -85,33 +83,27 @@ def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
     return tuple(points)
 
 
-def side_of(run: RunData, label: str | None = None) -> Side:
-    """Return a run as one side of a comparison, by its label in that view. Raises StoreError."""
-    return Side(name=label or run.run_id, run_id=run.run_id, samples=samples_of(run))
-
-
 def entrant_of(run: RunData, label: str | None = None) -> Entrant:
     """Return a run, by its label, as an entrant of a recommendation: its levels, repeats pooled. Its requests are read when a
     level's `samples` are."""
     levels = grouped(run.point_rows, lambda row: row.level)
-    ranked = tuple(RankedLevel(tuple(rows), partial(_at, level, run)) for level, rows in levels.items())
+
+    def read(level: Level) -> tuple[ComparedPoint, ...]:
+        return tuple(one for one in samples_of(run) if one.row.level == level)
+
+    ranked = tuple(RankedLevel(tuple(rows), partial(read, level)) for level, rows in levels.items())
     return Entrant(label or run.run_id, run, ranked, _unmeasured(run, ranked))
 
 
 def _unmeasured(run: RunData, levels: Sequence[RankedLevel]) -> tuple[Level, ...]:
     """Return the levels of a run that are void, or that its config lists and that have no point."""
     load = mapping(run.config.get("load"))
-    found = {one.level for one in levels}
-    for name in ("concurrency", "rate"):
-        listed = load.get(name)
-        for value in listed if isinstance(listed, list) else ():
-            if isinstance(value, (int, float)):
-                found.add(Level(int(value)) if name == "concurrency" else Level(rate=value))
-    return tuple(sorted(found - {one.level for one in levels if one.verdict != "void"}))
-
-
-def _at(level: Level, run: RunData) -> tuple[ComparedPoint, ...]:
-    return tuple(one for one in samples_of(run) if one.row.level == level)
+    users, rates = (one if isinstance(one := load.get(name), list) else [] for name in ("concurrency", "rate"))
+    planned = {Level(int(one)) for one in users if is_number(one)} | {
+        Level(rate=one) for one in rates if is_number(one)
+    }
+    void = {one.level for one in levels if one.verdict == "void"}
+    return tuple(sorted(void | (planned - {one.level for one in levels})))
 
 
 def own_limits(run: RunData) -> SloSettings | None:

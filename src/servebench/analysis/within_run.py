@@ -7,8 +7,6 @@ misses waves that are slower than a window. Of one window or two the intervals o
 windows show them, by how much they differ. The interval is the wider of the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

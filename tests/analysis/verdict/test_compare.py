@@ -9,7 +9,7 @@ import pytest
 from servebench.analysis.estimate import reaches_of
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.start_model import Starts
-from servebench.analysis.stored_runs import side_of
+from servebench.analysis.stored_runs import samples_of
 from servebench.analysis.verdict.compare import compare
 from servebench.analysis.verdict.families import AskedPair, corrected, holm
 from servebench.analysis.verdict.model import ComparedPoint, Side
@@ -40,7 +40,7 @@ def side(tmp_path):
         load = SimulatedLoad(levels=(level,), requests=requests, seed=seed, repeats=repeats, starts=starts)
         write_simulated_run(folder, SimulatedEngine(**engine), load)
         run: RunData = read.load_run(folder.path)
-        return Side(name=name, samples=tuple(warned(s, verdict="valid", doubts=()) for s in side_of(run).samples))
+        return Side(name=name, samples=tuple(warned(s, verdict="valid", doubts=()) for s in samples_of(run)))
 
     return make
 

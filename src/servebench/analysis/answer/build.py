@@ -1,7 +1,5 @@
 """Makes the answer of some runs: a table for each workload, and all that is to be said below it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -72,11 +70,8 @@ def _workload_answer(
     comparisons: Sequence[Comparison],
 ) -> WorkloadAnswer:
     cells: dict[str, dict[Level, AnswerCell]] = {run.run_id: {} for run in runs}
-    cells |= {
-        run: {level.level: _cell(level, entrant) for level in entrant.levels}
-        for run, entrant in entrants.items()
-        if run in cells
-    }
+    for run in cells.keys() & entrants:
+        cells[run] = {level.level: _cell(level, entrants[run]) for level in entrants[run].levels}
     levels = sorted({level for own in cells.values() for level in own})
     leads = [lead for level in levels if (lead := find_lead(level, cells, labels, comparisons)) is not None]
     # where fairness refuses a verdict, or a run may be better than its void point, the sentence says what was measured, and

@@ -1,7 +1,5 @@
 """Which run is best at a load level, and by how much: a ranking of the verdicts that its comparisons give."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 

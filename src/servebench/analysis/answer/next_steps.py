@@ -1,7 +1,5 @@
 """What to run next: what is missing, what would settle doubts, what shows more."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What is to be said below the tables: warnings, what is not equal, and what holds for the whole answer."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -26,9 +24,7 @@ def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Re
     """Return each warning once, in the order of the catalog: what makes points void, what makes them doubtful, marks."""
     where: dict[str, dict[str, Counter[Level]]] = {}
     spoiling = set[str]()
-    points = {
-        run.run_id: Counter(row.level for row in sorted(run.point_rows, key=lambda row: row.level)) for run in runs
-    }
+    points = {run.run_id: Counter(sorted(row.level for row in run.point_rows)) for run in runs}
     for run in runs:
         for row in run.point_rows:
             for code in dict.fromkeys(row.doubts):
@@ -69,11 +65,8 @@ def _places(
             yield f"all at {levels_in_words(one for own in points.values() for one in own if one in every)}"
         return
     for run, levels in where.items():
-        at = (
-            f" at {levels_in_words(level for level in points[run] if level in levels)}"
-            if len(levels) < len(measured[run])
-            else ""
-        )
+        own = [level for level in points[run] if level in levels]
+        at = f" at {levels_in_words(own)}" if len(levels) < len(measured[run]) else ""
         count, of = levels.total(), sum(points[run][level] for level in levels)
         yield f"{labels[run].text}{at}" + (f" ({count} of {of} points)" if count < of else "")
 
@@ -162,18 +155,14 @@ def _wide(runs: Sequence[RunData]) -> Iterable[Caveat]:
     limits = [one.wide for one in CATALOG.values() if one.wide and one.code in wide]
     if limits:
         than, names = zip(*limits, strict=True)
-        keys = [_longer(runs, key) for key in names]
+        # which to raise, and to which value, that intervals are half as wide; all where none has a value
+        values = [[f"{key} from {x:g} to {HALVES * x:g}" for key, x in longer_keys(runs, one).items()] for one in names]
+        keys = [" or ".join(known) or name for known, name in zip(values, names, strict=True)]
         # the mean of few starts is as wide as they differ, however long their points are; rounds add starts by themselves
         several = any(len({row.start_id for row in run.point_rows}) > 1 for run in runs)
         if several and not any(mapping(run.config.get("study")).get("until") for run in runs):
             keys.append("study.starts")
         yield Caveat(kind=CaveatKind.WIDE, limits=than, keys=tuple(dict.fromkeys(keys)))
-
-
-def _longer(runs: Sequence[RunData], keys: str) -> str:
-    """Return which of some keys to raise, and to which value, that intervals are half as wide; all where none has a value."""
-    found = longer_keys(runs, keys)
-    return " or ".join(f"{key} from {value:g} to {HALVES * value:g}" for key, value in found.items()) or keys
 
 
 def _out_of_line(column: AnswerColumn, levels: Sequence[Level]) -> Iterable[Caveat]:
@@ -185,6 +174,5 @@ def _out_of_line(column: AnswerColumn, levels: Sequence[Level]) -> Iterable[Cave
     ]
     for (level, speed), (heavier, more) in pairwise(speeds):
         if speed * OUT_OF_LINE < more:
-            yield Caveat(
-                kind=CaveatKind.OUT_OF_LINE, label=column.label, level=level, heavier=heavier, factor=more / speed
-            )
+            factor = more / speed
+            yield Caveat(kind=CaveatKind.OUT_OF_LINE, label=column.label, level=level, heavier=heavier, factor=factor)

@@ -6,8 +6,6 @@ order: what spoils the measurement itself, what makes the engine compute twice, 
 sheet of the GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, LimitReason, share_of

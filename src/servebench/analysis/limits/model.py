@@ -1,7 +1,5 @@
 """What is known about a load level, what limits the engine there, and what to try."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum

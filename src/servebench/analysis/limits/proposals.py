@@ -1,7 +1,5 @@
 """What to try against a limit: the engine's own settings, with values that follow from what is configured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil

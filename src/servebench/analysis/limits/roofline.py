@@ -1,7 +1,5 @@
 """How near an engine comes to the data sheet of its GPUs: the roofline of `emulator.cost`, without its efficiencies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

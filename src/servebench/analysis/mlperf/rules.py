@@ -5,8 +5,6 @@ Read from the rules v1.0 (mlcommons/endpoints_policies, branch v1.0_rules_dev, a
 `sample-multiple` is a rule without a check of that tool. The highest level counts as the elected Offline point (5.7.2).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,13 +3,11 @@
 Nothing here knows what a question is: an answer is right or wrong, or has a score.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from statistics import NormalDist, fmean, stdev
-from typing import Literal
+from typing import Literal, Self
 
 from servebench.contracts.estimate import Z_95
 
@@ -37,7 +35,7 @@ class PairedComparison:
     n_needed: int | None
     scores: bool = False
 
-    def swapped(self) -> PairedComparison:
+    def swapped(self) -> Self:
         """Return the same comparison with the sides swapped."""
         return replace(self, first_share=self.second_share, second_share=self.first_share)
 

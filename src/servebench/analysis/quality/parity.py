@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from math import isfinite
-from os.path import commonprefix
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -168,7 +167,7 @@ def _answer_text(text: str, kept: Any) -> AnswerText:
 
 def _divergence(first: AnswerText, other: str, *, in_tokens: bool) -> int:
     """Return how many tokens (or words) of the first answer are the same before the answers diverge."""
-    shared = commonprefix([first.text, other])
+    shared = "".join(a for a, _ in takewhile(lambda both: both[0] == both[1], zip(first.text, other, strict=False)))
     if not in_tokens:
         return len(shared.split())
     return sum(end <= len(shared) for end in accumulate(map(len, first.tokens or ())))

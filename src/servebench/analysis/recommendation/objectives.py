@@ -1,7 +1,5 @@
 """Whether a load level meets an SLO: yes, no, or undecided."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Literal
 

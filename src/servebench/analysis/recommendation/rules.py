@@ -1,7 +1,5 @@
 """The rules of `recommend.yaml`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from importlib import resources

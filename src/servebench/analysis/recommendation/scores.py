@@ -1,7 +1,5 @@
 """The score of each entrant, the ranking, and what would change it: another limit, load or price, or doubtful points."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -127,11 +125,8 @@ def _best_level(case: UseCase, levels: Sequence[RankedLevel]) -> RankedLevel | N
 
 
 def _meets(rows: Sequence[PointRow], require: Mapping[str, Range]) -> bool:
-    for column, limits in require.items():
-        values = [row.get(column) for row in rows]
-        if None in values or not limits.min <= float(np.mean(values)) <= limits.max:
-            return False
-    return True
+    known = ((limits, [row.get(column) for row in rows]) for column, limits in require.items())
+    return all(None not in own and one.min <= float(np.mean(own)) <= one.max for one, own in known)
 
 
 def codes_of_mean(level: RankedLevel, entrant: Entrant) -> tuple[str, ...]:

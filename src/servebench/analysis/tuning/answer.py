@@ -1,7 +1,5 @@
 """What a race says: the best candidate's gain over stock, what each of its settings contributes, and what is as good. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,13 +4,11 @@ Draws are random because published tuners found that enough: a plain random sear
 predictor of throughput ranked the truly best 15th of 25 in the median. The race, not the proposal, decides.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import random
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -159,10 +157,7 @@ def describe_settings(settings: Mapping[str, Any]) -> str:
 
 def short_key(key: str) -> str:
     """Return the last part of a setting's key."""
-    for prefix in ("engine.extra_args.", "engine.env.", "engine."):
-        if key.startswith(prefix):
-            return key.removeprefix(prefix)
-    return key
+    return re.sub(r"^engine\.((extra_args|env)\.)?", "", key)
 
 
 def value_text(value: Any, *, quoted: bool = False) -> str:
@@ -219,23 +214,13 @@ def memory_figures(config: Mapping[str, Any]) -> tuple[float, float, float | Non
     if not (memory and weights and gpus):
         return None
     layers, heads, size = (positive(model.get(name)) or 0.0 for name in ("layers", "kv_heads", "head_dim"))
-    token = kv_token_bytes(layers, heads, size, _kv_bytes(config)) / GIGA
-    return memory * gpus, weights, token or None
-
-
-def _kv_bytes(config: Mapping[str, Any]) -> float:
-    names = [str(value_at(config, key) or "") for key in KV_KEYS]
-    return next((size for name in names for word, size in KV_BYTES.items() if name.startswith(word)), 2.0)
+    types = [str(value_at(config, key) or "") for key in KV_KEYS]
+    value_bytes = next((many for name in types for word, many in KV_BYTES.items() if name.startswith(word)), 2.0)
+    return memory * gpus, weights, kv_token_bytes(layers, heads, size, value_bytes) / GIGA or None
 
 
 _COMPARISON = re.compile(r"(>=|<=|!=|>|<)\s*(\S+)")
-_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "!=": operator.ne,
-}
+_OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
 def holds(when: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

@@ -1,7 +1,5 @@
 """What a race is made of: its rules and entrants, what to measure next, what was measured, and what follows from that."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -254,6 +252,8 @@ def highest_load(shares: Sequence[tuple[float, float]], attainment: float) -> fl
 def result_of_point(row: PointRow, objective: Objective, cost: float) -> Result:
     """Return what a point says."""
     sliced = row.slice_group is not None and objective.column in BY_SLICES
+    # in slices no request counts as infinitely slow: who fails more than a few has left
+    logs = slice_logs(row, objective.column.removesuffix("_all")) if sliced else np.empty(0)
     effect = max(1.0, row.slo_design_effect or 1.0)
     failed, answered = row.requests_failed or 0, row.requests_ok or 0
     return Result(
@@ -267,14 +267,8 @@ def result_of_point(row: PointRow, objective: Objective, cost: float) -> Result:
         start_id=row.start_id or "",
         void=row.verdict == "void",
         slice_group=row.slice_group,
-        slices=_slices(row, objective) if sliced else (),
+        slices=tuple((logs if objective.higher else -logs).tolist()),
     )
-
-
-def _slices(row: PointRow, objective: Objective) -> tuple[float, ...]:
-    # in slices no request counts as infinitely slow: who fails more than a few has left
-    logs = slice_logs(row, objective.column.removesuffix("_all"))
-    return tuple((logs if objective.higher else -logs).tolist())
 
 
 def good_share(row: PointRow) -> float:
@@ -304,9 +298,5 @@ def engine_seconds(row: PointRow, rows: Sequence[PointRow]) -> tuple[float, bool
         for one in rows
         if one.start_id == row.start_id and one.window_end_ns is not None and one.window_end_ns < row.window_end_ns
     ]
-    began = max(earlier) if earlier else _start_ns(row.start_id)
+    began = max(earlier) if earlier else datetime.fromisoformat(row.start_id).timestamp() * NS_PER_S
     return max(0.0, (int(row.window_end_ns) - began) / NS_PER_S), not earlier
-
-
-def _start_ns(start_id: str) -> float:
-    return datetime.fromisoformat(start_id).timestamp() * NS_PER_S

@@ -23,8 +23,6 @@ so the luck that brought it there is not in it: by the ratios of slices where th
 taken back, one at a time.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

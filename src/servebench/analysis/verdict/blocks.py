@@ -7,8 +7,6 @@ repeats. How starts and blocks vary, and which starts are slow, is learned from 
 nothing to their difference, however it was estimated.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Compares runs whose starts were fixed before: the rows of all levels, their corrected p-values, and the result."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

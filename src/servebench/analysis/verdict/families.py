@@ -7,8 +7,6 @@ metric differs, by Holm's rule within it. The pairs share the error by Holm's ru
 different anywhere in at most 5% of comparisons; where metrics differ, the error in naming levels is 5% for each metric.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How many starts a gate will take, by how much starts differed before: what a study can say before it measures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import NormalDist, fmean

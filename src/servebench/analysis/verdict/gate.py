@@ -4,8 +4,6 @@ Each judged metric has to be within the limit at each load level, so a candidate
 more often than one such interval leaves it out (an intersection-union test: Berger 1982, Technometrics 24).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

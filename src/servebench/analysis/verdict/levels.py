@@ -1,14 +1,19 @@
 """A metric at a load level of a run as rankings take it, its interval, and the difference of two levels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
 
-from servebench.analysis.estimate import COSTS, RATE_BEHIND, THROUGHPUT, estimate_level, interval_over_starts, reaches_of
+from servebench.analysis.estimate import (
+    COSTS,
+    RATE_BEHIND,
+    THROUGHPUT,
+    estimate_level,
+    interval_over_starts,
+    reaches_of,
+)
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import ComparedPoint, Difference
 from servebench.analysis.verdict.slices import slice_differences, values_and_errors

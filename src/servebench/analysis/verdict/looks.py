@@ -22,8 +22,6 @@ that is faster is known to pass as soon as it is not slower.
 *Void points.* They are no evidence: the study measures them on another start. Until then only the starts before them count.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,11 +1,10 @@
 """Two runs, the questions between them, and what comes out: differences and verdicts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +82,7 @@ class Difference:
         low, high = (math.log1p(end) if end > -1 else -math.inf for end in (self.low, self.high))
         return low, high
 
-    def widened(self, share: float) -> Difference:
+    def widened(self, share: float) -> Self:
         """Return the difference with an interval that is wider by this share at each end."""
         return replace(self, low=(1 + self.low) / (1 + share) - 1, high=(1 + self.high) * (1 + share) - 1)
 
@@ -186,7 +185,7 @@ class StartValues:
         """Whether each start has a finite value."""
         return bool(np.isfinite(self.baseline).all() and np.isfinite(self.candidate).all())
 
-    def first(self, count: int) -> StartValues:
+    def first(self, count: int) -> Self:
         """Return the values of the first `count` starts."""
         known = self.slice_differences[:count] if any(self.slice_differences[:count]) else ()
         return replace(self, baseline=self.baseline[:count], candidate=self.candidate[:count], slice_differences=known)
@@ -270,15 +269,15 @@ class ComparisonRow:
             return float("inf")
         return -self.difference.low if self.metric.higher_is_better else self.difference.high
 
-    def judged(self, kind: VerdictKind, *, bound: float | None = None) -> ComparisonRow:
+    def judged(self, kind: VerdictKind, *, bound: float | None = None) -> Self:
         """Return the row with this verdict, for the same reasons."""
         return replace(self, result=kind, bound=bound)
 
-    def because(self, *reasons: Reason) -> ComparisonRow:
+    def because(self, *reasons: Reason) -> Self:
         """Return the row with these reasons in place of its own."""
         return replace(self, reasons=reasons)
 
-    def turned(self) -> ComparisonRow:
+    def turned(self) -> Self:
         """Return the row with baseline and candidate exchanged; not for `failed_share`."""
         found = self.difference
         if found is not None:

@@ -1,7 +1,5 @@
 """The questions between two runs: a row for each level and metric, with its difference, not yet corrected and judged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -114,9 +112,7 @@ def _known(sides: Sequence[Points]) -> set[str]:
 
 def missing_row(level: Level, metric: Metric, reason: Reason) -> ComparisonRow:
     """Return a row that cannot be compared."""
-    return ComparisonRow(
-        level=level, metric=metric, baseline=None, candidate=None, competes=False, reasons=(reason,)
-    )
+    return ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, competes=False, reasons=(reason,))
 
 
 def _question(

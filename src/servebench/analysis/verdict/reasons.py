@@ -1,7 +1,5 @@
 """The reasons against a verdict. Nothing here is a sentence: the words are those of `report.wording.comparison`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

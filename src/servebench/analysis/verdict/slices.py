@@ -6,8 +6,6 @@ those of an engine are whose own speed wanders (lag-1 autocorrelation, less its 
 18).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

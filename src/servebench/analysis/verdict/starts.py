@@ -1,7 +1,5 @@
 """Evidence over starts of the engine: the start is the unit, because requests of one start share its speed."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -87,7 +85,7 @@ class OverStarts:
         return self.model.value(self.weights) if self.paired else self.model.value(-self.weights, self.weights)
 
     @property
-    def in_pairs(self) -> OverStarts:
+    def in_pairs(self) -> "OverStarts":
         """The evidence by the differences of paired starts, which leave out what their requests share, where it knows more."""
         a, b = self.model.engines
         differences = Starts(a.levels, b.values - a.values, PAIRED_ERROR * np.hypot(a.errors, b.errors))
@@ -96,7 +94,7 @@ class OverStarts:
         ours, theirs = (one.mixture.quantile(HIGH) - one.mixture.quantile(1 - HIGH) for one in (found, self))
         return found if ours < theirs else self
 
-    def by_slices(self, differences: Starts, earlier: Iterable[Starts] = ()) -> OverStarts:
+    def by_slices(self, differences: Starts, earlier: Iterable[Starts] = ()) -> "OverStarts":
         """Return the evidence by the differences of starts that took turns slice by slice. Where `earlier` ones of such are known
         they say how much starts differ: values of starts also have in them what the machine did meanwhile."""
         known = [own for one in earlier if (own := one.at(differences.levels)).values.size]

@@ -3,8 +3,6 @@
 A bound is a field of its warning in the catalog. It is None where the columns do not bound the error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from servebench.analysis.within_run import VALUES_MIN

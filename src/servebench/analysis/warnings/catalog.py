@@ -4,8 +4,6 @@ To add a warning, add it here, then issue it with `WarningType.issue` where it i
 `warnings.point`). Codes are stored in the column `doubts`, so they never change. Nothing else names what a code leads to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The checks of whether the machine was free for load and engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 

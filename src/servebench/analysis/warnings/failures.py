@@ -1,7 +1,5 @@
 """Checks of what went wrong during a point: failed requests, an engine or worker that died, an early stop."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from servebench.analysis.evidence import PointEvidence

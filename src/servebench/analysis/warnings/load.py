@@ -1,7 +1,5 @@
 """Checks of the load: whether it was reached, long enough and precise, and whether the client was the limit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 

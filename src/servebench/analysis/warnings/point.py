@@ -1,7 +1,5 @@
 """The warnings of one point: every check in order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

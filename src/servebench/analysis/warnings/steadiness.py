@@ -1,7 +1,5 @@
 """The check of whether a point stayed the same while it was measured, and what speaks for a cause."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

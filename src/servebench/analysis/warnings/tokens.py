@@ -1,7 +1,5 @@
 """Checks of the content of answers: token counts, lengths, cache hits and streaming."""
 
-from __future__ import annotations
-
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.contracts.results import Doubt, Record

@@ -7,8 +7,6 @@ What befalls one start and not most of the others, such as streams that fall int
 so of every interval over starts already: of several starts, only warnings of more than half of them count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
