@@ -383,11 +383,12 @@ def _edge(samples: _Samples, taken: Floats, place: int, typical: float, way: int
 def _of_heat(readings: Sequence[Reading], samples: _Samples) -> list[Disturbance]:
     throttled = {one.t_ns for one in readings if one.name == "cpu_throttles" and one.value > 0}
     hot = np.array([float(moment in throttled) for moment in samples.ends_ns[1:]])
-    everywhere = np.ones(hot.size, dtype=np.bool_)
-    return [
-        Disturbance(start_ns=low, end_ns=high, who="the CPU", took="was slowed by its temperature", inherent=True)
-        for low, high in _stretches(samples, hot, 0.0, everywhere)
-    ]
+    return _slowed(samples, hot, "the CPU", "was slowed by its temperature")
+
+
+def _slowed(samples: _Samples, slow: Floats, who: str, took: str) -> list[Disturbance]:
+    found = _stretches(samples, slow, 0.0, np.ones(slow.size, dtype=np.bool_))
+    return [Disturbance(start_ns=low, end_ns=high, who=who, took=took, inherent=True) for low, high in found]
 
 
 def _of_gpus(readings: Sequence[Reading]) -> list[Disturbance]:
@@ -395,27 +396,21 @@ def _of_gpus(readings: Sequence[Reading]) -> list[Disturbance]:
     if len(moments) < 2:
         return []
     places = {moment: place for place, moment in enumerate(moments[1:])}
-    throttled: dict[str, Floats] = {}
-    others: dict[str, Floats] = {}
+    series: dict[tuple[str, str], Floats] = {}
     for one in readings:
-        kept = {"gpu_throttled": throttled, "gpu_foreign_utilization": others}.get(one.name or "")
-        if kept is not None and one.t_ns in places:
-            kept.setdefault(one.labels, np.zeros(len(places)))[places[one.t_ns]] = one.value
+        if one.name in ("gpu_throttled", "gpu_foreign_utilization") and one.t_ns in places:
+            series.setdefault((one.name, one.labels), np.zeros(len(places)))[places[one.t_ns]] = one.value
     samples = _Samples(np.array(moments, dtype=np.float64), 1.0, np.zeros(len(places)), {})
-    everywhere = np.ones(len(places), dtype=np.bool_)
-    found = [
-        Disturbance(start_ns=low, end_ns=high, who=_gpu_of(labels), took="was slowed by heat or power", inherent=True)
-        for labels, slow in throttled.items()
-        for low, high in _stretches(samples, slow, 0.0, everywhere)
-    ]
-    for labels, used in others.items():
+    found: list[Disturbance] = []
+    # what is slowed by itself comes before what others used
+    for (name, labels), used in sorted(series.items(), key=lambda item: item[0][0] != "gpu_throttled"):
+        gpu = "GPU " + labels.partition('gpu="')[2].partition('"')[0]
+        if name == "gpu_throttled":
+            found += _slowed(samples, used, gpu, "was slowed by heat or power")
+            continue
         who, pid = _process_of(labels)
-        for low, high in _stretches(samples, used, GPU_SHARE_MIN, everywhere):
+        for low, high in _stretches(samples, used, GPU_SHARE_MIN, np.ones(len(places), dtype=np.bool_)):
             share = used @ _weights(samples, low, high) / ((high - low) / NS_PER_S)
-            took = f"used {100 * share:.0f}% of {_gpu_of(labels)}"
+            took = f"used {100 * share:.0f}% of {gpu}"
             found.append(Disturbance(start_ns=low, end_ns=high, who=who, pid=pid, took=took))
     return found
-
-
-def _gpu_of(labels: str) -> str:
-    return "GPU " + labels.partition('gpu="')[2].partition('"')[0]

@@ -103,11 +103,8 @@ def warmup_share(drifts: Mapping[str, Drift]) -> float:
 
 def trend_columns(drifts: Mapping[str, Drift]) -> dict[str, float]:
     """Return the columns `_trend` and `_trend_p` of a point."""
-    return {
-        f"{name}_trend{part}": value
-        for name, one in drifts.items()
-        for part, value in (("", one.change), ("_p", one.p))
-    }
+    changes = {f"{name}_trend": one.change for name, one in drifts.items()}
+    return changes | {f"{name}_trend_p": one.p for name, one in drifts.items()}
 
 
 def find_drift(values: Floats, seconds: float, rounds: float) -> Drift | None:

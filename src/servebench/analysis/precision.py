@@ -49,17 +49,13 @@ def look(sample: PointSample, targets: Mapping[str, float], prior: Floats = FLAT
     its percentile, and as many rounds as any interval.
     """
     intervals, span = headline_intervals(sample, prior=prior), span_of(sample)
+    rounds = ROUNDS_MIN / span.rounds if span.rounds > 0 else math.inf
     found = []
     for name, target in targets.items():
         interval = intervals.get(name)
-        if interval is not None:
-            width = half_width(*interval)
-            longer = (width / target) ** 2
-        else:
-            width = None
-            rounds = ROUNDS_MIN / span.rounds if span.rounds > 0 else math.inf
-            longer = max(1.0, rounds, least_values(name) / max(sample.e2e_ms.size, 1))
-        found.append(MetricLook(name, width, target, longer))
+        width = None if interval is None else half_width(*interval)
+        least = max(1.0, rounds, least_values(name) / max(sample.e2e_ms.size, 1))
+        found.append(MetricLook(name, width, target, least if width is None else (width / target) ** 2))
     return found
 
 

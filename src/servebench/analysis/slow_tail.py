@@ -190,18 +190,12 @@ def slow_tail(level: Level, metric: Metric, requests: pd.DataFrame) -> SlowTail:
     end = "first_event_ns" if metric == "TTFT" else "ended_ns"
     took_ms = (requests[end] - requests["scheduled_ns"]).to_numpy(dtype=np.float64) / NS_PER_MS
     n = slow_count(took_ms.size)
+    tail = SlowTail(level=level, metric=metric, n=n, of=took_ms.size)
     if not n:
-        return SlowTail(level=level, metric=metric, n=0, of=took_ms.size)
+        return tail
     slow = np.zeros(took_ms.size, dtype=np.bool_)
     slow[np.argsort(-took_ms, kind="stable")[:n]] = True
-    tail = SlowTail(
-        level=level,
-        metric=metric,
-        n=n,
-        of=took_ms.size,
-        slow_ms=float(np.median(took_ms[slow])),
-        rest_ms=float(np.median(took_ms[~slow])),
-    )
+    tail = replace(tail, slow_ms=float(np.median(took_ms[slow])), rest_ms=float(np.median(took_ms[~slow])))
     if not tail.is_tail:
         return tail
     block = block_length(requests["in_flight"].to_numpy(dtype=np.float64))
@@ -280,14 +274,12 @@ def block_p_value(ranks: Floats, slow: Ints, block: int) -> float:
     count = math.ceil(ranks.size / block)
     observed = ranks[slow].sum()
     beyond = done = 0
-    while done < ORDERS:
+    while done < ORDERS and beyond < BEYOND_ENOUGH:
         some = min(ORDERS - done, ORDERS_AT_ONCE)
         shifted = (slow + rng.integers(ranks.size, size=(some, 1))) % ranks.size
         moved = np.take_along_axis(rng.permuted(np.tile(np.arange(count), (some, 1)), axis=1), shifted // block, axis=1)
         beyond += int((ranks[(moved * block + shifted % block) % ranks.size].sum(axis=1) >= observed - 1e-9).sum())
         done += some
-        if beyond >= BEYOND_ENOUGH:
-            break
     return (beyond + 1) / (done + 1)
 
 

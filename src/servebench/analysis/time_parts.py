@@ -90,8 +90,8 @@ class TimeParts:
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
-        group = {"level": str(self.level), "metric": self.metric, "n": self.n, "of": self.of}
-        return {**group, "mean_ms": dict(self.parts)}
+        mean_ms = dict(self.parts)
+        return {"level": str(self.level), "metric": self.metric, "n": self.n, "of": self.of, "mean_ms": mean_ms}
 
 
 def server_is_here(run: RunData) -> bool:

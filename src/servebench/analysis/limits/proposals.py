@@ -7,6 +7,7 @@ from typing import Any
 
 from servebench.analysis.limits.model import LevelFacts, LimitFinding, LimitReason, Proposal
 from servebench.analysis.limits.roofline import weight_bytes
+from servebench.contracts.labels import setting_text
 from servebench.contracts.limits import Knob, Limit
 from servebench.contracts.stored import RunData, is_number, mapping, value_at
 from servebench.registry.registry import registry
@@ -119,14 +120,15 @@ def _more_load(facts: LevelFacts, config: Mapping[str, Any]) -> tuple[Proposal, 
 
 def _of_server(knob: Knob) -> Proposal:
     """Return what to change where the server is started, in its own words: the config does not say how it is set."""
-    key, to = "" if knob.flag else knob.key, _text(knob.value) if knob.way == "set" and knob.value is not None else ""
+    to = setting_text(knob.value) if knob.way == "set" and knob.value is not None else ""
+    key = "" if knob.flag else knob.key
     return Proposal(way=knob.way, key=key, flag=knob.flag, to=to, of_server=True, cost=knob.cost)
 
 
 def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Proposal | None:
     found = Proposal(way=knob.way, key=knob.key, flag=knob.flag, cost=knob.cost)
     if knob.way == "set":
-        text = _text(knob.value) if knob.value is not None and knob.key else ""
+        text = setting_text(knob.value) if knob.value is not None and knob.key else ""
         return replace(found, to=text, override=f"{_key_in(config, knob)}={text}" if text else None)
     now = configured(config, [knob]) or _default(knob, facts)
     if now is None:
@@ -161,7 +163,3 @@ def _next_value(knob: Knob, now: float, facts: LevelFacts) -> float:
     if knob.key == MAX_NUM_SEQS and facts.in_flight:
         to = max(to, float(round(facts.in_flight)))
     return to if knob.most is None else min(to, knob.most)
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from servebench.analysis.estimate import student
 from servebench.analysis.quality.paired import MARGIN
 from servebench.analysis.quality.parity import BENCHMARK as PARITY
 from servebench.analysis.warnings import catalog
@@ -93,13 +94,11 @@ def _mean_interval(scores: Any) -> tuple[float | None, float | None]:
     """
     if scores.size < 2:
         return None, None
-    from scipy.special import stdtrit
-
     mean, count = float(scores.mean()), scores.size
     if float(np.ptp(scores)) == 0.0:
         others = min(1.0, 3 / count)
         return mean * (1 - others), mean + (1 - mean) * others
-    reach = float(stdtrit(count - 1, 0.975)) * float(scores.std(ddof=1)) / sqrt(count)
+    reach = student(count - 1) * float(scores.std(ddof=1)) / sqrt(count)
     return max(0.0, mean - reach), min(1.0, mean + reach)
 
 

@@ -35,21 +35,16 @@ class Ranking:
 
 def rank(case: UseCase, entrants: Sequence[Entrant]) -> Ranking:
     """Rank the entrants by their score; void points are left out, doubtful ones are marked."""
-    scores: list[Score] = []
-    possible: list[Score] = []
-    missing = []
-    for entrant in entrants:
-        found = _score(case, entrant)
-        if isinstance(found, Score):
-            (scores if found.level is not None or case.measure == "cold_start" else possible).append(found)
-            why = found.undecided if found.level is None else None
-        else:
-            why = found
-        if why is not None:
-            missing.append(NotRanked(entrant.name, why))
-    sign = 1 if case.lower_is_better else -1
-    ordered = sorted(scores, key=lambda score: sign * score.value)
-    return Ranking(scores=tuple(ordered), missing=tuple(missing), possible=tuple(possible))
+    found = [(entrant.name, _score(case, entrant)) for entrant in entrants]
+    cold, sign = case.measure == "cold_start", 1 if case.lower_is_better else -1
+    ranked = [one for _, one in found if isinstance(one, Score) and (cold or one.level is not None)]
+    possible = [one for _, one in found if isinstance(one, Score) and not cold and one.level is None]
+    without = ((name, one.undecided if isinstance(one, Score) and one.level is None else one) for name, one in found)
+    return Ranking(
+        scores=tuple(sorted(ranked, key=lambda score: sign * score.value)),
+        missing=tuple(NotRanked(name, why) for name, why in without if isinstance(why, UseReason)),
+        possible=tuple(possible),
+    )
 
 
 def _score(case: UseCase, entrant: Entrant) -> Score | UseReason:

@@ -236,7 +236,7 @@ def answer_of(
     question, levels = state.question, state.levels
     best = candidates[race.best] if race.best is not None else None
     pick = candidates[one] if (one := recommended(race)) is not None else None
-    near = _as_good(race, pick)
+    near, cut = _as_good(race, pick), {name for name, left in race.left.items() if left.reason == "budget"}
     tried = [_tried(race, candidates[name], pick, question, figures) for name in race.entrants]
     return TuneAnswer(
         study=study,
@@ -268,7 +268,7 @@ def answer_of(
         doubts=dict(sum((Counter(one.doubts) for one in figures.values()), Counter())),
         would_change=(
             WouldChange(kind=ChangeKind.OTHER_LOAD, levels=levels),
-            *_would_change(race, [candidates[name].name for name in near if _cut(race, name)], levels),
+            *_would_change(race, [candidates[name].name for name in near if name in cut], levels),
             *(_edges(pick.settings, spaces) if pick is not None else ()),
         ),
     )
@@ -352,10 +352,6 @@ def _would_change(race: Race, near: Sequence[str], levels: Sequence[float]) -> I
         yield WouldChange(kind=ChangeKind.MORE_STARTS, names=tuple(near))
     if (gain := gain_of(race)) is not None and gain.low <= 0:
         yield WouldChange(kind=ChangeKind.SMALL_GAIN)
-
-
-def _cut(race: Race, name: str) -> bool:
-    return name in race.left and race.left[name].reason == "budget"
 
 
 def _edges(settings: Mapping[str, object], spaces: Iterable[TuneSpace]) -> Iterator[WouldChange]:

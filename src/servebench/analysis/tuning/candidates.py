@@ -51,7 +51,9 @@ class CandidateList:
         if key in self._seen:
             return
         self._seen.add(key)
-        problem = settings_problem(self.space, with_settings(self.config, settings)) if settings else None
+        changed = with_settings(self.config, settings)
+        forbidden = (rule.why for rule in self.space.forbidden if holds(rule.when, changed))
+        problem = (next(forbidden, None) or memory_problem(changed)) if settings else None
         index = len(self.candidates)
         name = STOCK if not settings else candidate.name or f"t{index:02d}"
         if any(one.name == name for one in self.candidates):
@@ -178,12 +180,6 @@ def value_text(value: Any, *, quoted: bool = False) -> str:
 def override_words(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return settings as words of a command line, quoted for Hydra where needed."""
     return tuple(f"{key}={value_text(value, quoted=True)}" for key, value in settings.items())
-
-
-def settings_problem(space: TuneSpace, config: Mapping[str, Any]) -> str | None:
-    """Return why a configuration cannot work: a combination that the space forbids, or too little memory; None if it may."""
-    forbidden = (rule.why for rule in space.forbidden if holds(rule.when, config))
-    return next(forbidden, None) or memory_problem(config)
 
 
 def memory_problem(config: Mapping[str, Any]) -> str | None:

@@ -126,13 +126,12 @@ class Race(Ledger):
         """Return how many finalists there are beside stock, and how many starts each has: fewer where the budget is small."""
         finalists = min(self.rules.finalists, max(1, len(self.alive) - 1))
         starts, cost = self.rules.final_starts, self._cost_of_final(self._blocks_per_start())
-        while (finalists + 1) * starts * cost > FINALS_SHARE * self.rules.budget and (
-            finalists > 1 or starts > FINAL_STARTS_MIN
-        ):
-            finalists, starts = (
-                (finalists - 1, starts) if finalists > 1 and finalists >= starts - 1 else (finalists, starts - 1)
-            )
-            starts = max(starts, FINAL_STARTS_MIN)
+        room = FINALS_SHARE * self.rules.budget
+        while (finalists + 1) * starts * cost > room and (finalists > 1 or starts > FINAL_STARTS_MIN):
+            if finalists > 1 and finalists >= starts - 1:
+                finalists -= 1
+            else:
+                starts = max(starts - 1, FINAL_STARTS_MIN)
         return finalists, starts
 
     @property

@@ -5,19 +5,7 @@ from dataclasses import replace
 
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.verdict.families import corrected
-from servebench.analysis.verdict.model import (
-    DIFFERENT,
-    EQUAL,
-    FAILED,
-    MIXED,
-    NOT_WORSE,
-    OPEN,
-    UNEQUAL,
-    Comparison,
-    ComparisonRow,
-    Side,
-    better,
-)
+from servebench.analysis.verdict.model import DIFFERENT, FAILED, Comparison, ComparisonRow, Side, VerdictKind, better
 from servebench.analysis.verdict.questions import between, questions
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.starts import StartComparison, group_by_start
@@ -74,12 +62,12 @@ def _judge(row: ComparisonRow, margin: float) -> ComparisonRow:
     margin = margin if row.metric is not FAILED else FAILED_MARGIN
     if found.bound <= margin:
         # a difference that is certain and too small to matter is no difference either
-        return row.judged(EQUAL, bound=found.bound)
+        return row.judged(VerdictKind.EQUAL, bound=found.bound)
     if row.p_corrected < SIGNIFICANCE and found.leaves_out_zero:
         return row.judged(better(row.metric, found.effect), bound=found.bound)
     if found.bound <= 2 * margin:
-        return row.judged(EQUAL, bound=found.bound)
-    row = row.judged(OPEN, bound=found.bound)
+        return row.judged(VerdictKind.EQUAL, bound=found.bound)
+    row = row.judged(VerdictKind.OPEN, bound=found.bound)
     open_by = ReasonKind.MAY_BE_CHANCE if row.may_be_chance else ReasonKind.INTERVAL_TOO_WIDE
     return row if row.reasons else row.because(Reason(open_by))
 
@@ -92,18 +80,15 @@ def with_rows(comparison: Comparison, rows: Iterable[ComparisonRow], *, decided:
         # the settings may be all that a row shows: it keeps what it found, and counts as little as a doubtful one
         first = None if first is None else replace(first, competes=False)
         provisional = tuple(replace(row, competes=False) for row in rows)
-        return replace(comparison, rows=provisional, first=first, result=UNEQUAL, bound=None)
+        return replace(comparison, rows=provisional, first=first, result=VerdictKind.UNEQUAL, bound=None)
     found = replace(comparison, rows=tuple(rows), bound=None)
     counted = (*found.competing, *([first] if first is not None and first.competes else []))
     if different := {row.result for row in counted} & DIFFERENT:
-        return replace(found, result=MIXED if len(different) > 1 else different.pop())
-    if decided:
-        known = first is not None and first.competes and first.result in (EQUAL, NOT_WORSE)
-        return (
-            replace(found, result=first.result, bound=first.bound) if first and known else replace(found, result=OPEN)
-        )
-    same = [row.bound or 0.0 for row in found.competing if row.result is EQUAL]
+        return replace(found, result=VerdictKind.MIXED if len(different) > 1 else different.pop())
+    if decided and first is not None and first.competes and first.result in (VerdictKind.EQUAL, VerdictKind.NOT_WORSE):
+        return replace(found, result=first.result, bound=first.bound)
+    same = [row.bound or 0.0 for row in found.competing if row.result is VerdictKind.EQUAL and not decided]
     # a row whose interval is too wide for a verdict may differ by more
-    if same and all(row.low is None for row in found.competing if row.result is OPEN):
-        return replace(found, result=EQUAL, bound=max(same))
-    return replace(found, result=OPEN)
+    if same and all(row.low is None for row in found.competing if row.result is VerdictKind.OPEN):
+        return replace(found, result=VerdictKind.EQUAL, bound=max(same))
+    return replace(found, result=VerdictKind.OPEN)

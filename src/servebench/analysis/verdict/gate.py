@@ -12,10 +12,6 @@ from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.verdict.model import (
     FAILED,
     METRICS,
-    NOT_COMPARED,
-    NOT_WORSE,
-    OPEN,
-    SLOWER,
     THROUGHPUT,
     Comparison,
     ComparisonRow,
@@ -79,10 +75,10 @@ class PairGate:
     def verdict(self) -> VerdictKind:
         """NOT_WORSE if it passes, SLOWER if it fails, OPEN where more starts may decide, else NOT_COMPARED."""
         if self.losses:
-            return SLOWER
+            return VerdictKind.SLOWER
         if any(row is None or row.starts is not None for row in self.undecided):
-            return OPEN
-        return NOT_COMPARED if self.undecided else NOT_WORSE
+            return VerdictKind.OPEN
+        return VerdictKind.NOT_COMPARED if self.undecided else VerdictKind.NOT_WORSE
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ def judge_pair(comparison: Comparison, question: GateQuestion) -> PairGate:
             undecided.append(row)
         elif question.metrics is not None and not named:
             continue
-        elif row.competes and row.result is SLOWER and abs(row.effect or 0) > question.limit:
+        elif row.competes and row.result is VerdictKind.SLOWER and abs(row.effect or 0) > question.limit:
             losses.append(row)
         elif _tested(row) and row.worst_case <= question.limit:
             within.append(row)

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from servebench.analysis.estimate import student
 from servebench.analysis.quantiles import Mixture
 from servebench.analysis.start_model import SLOW_SIDES, StartModel, Starts
 from servebench.analysis.verdict.families import AskedPair
@@ -256,7 +257,7 @@ def failed_difference(shares: StartValues, least_error: float) -> Difference:
 
     `least_error` is the smallest standard error that is believed: few starts may agree by chance. Single starts test nothing.
     """
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtr
 
     a, b = shares.baseline, shares.candidate
     effect, method = float(b.mean() - a.mean()), Method(MethodKind.FAILED_SHARES, (a.size, b.size))
@@ -267,6 +268,6 @@ def failed_difference(shares: StartValues, least_error: float) -> Difference:
     parts = sum(square**2 / (side.size - 1) for square, side in zip(squares, (a, b), strict=True))
     freedom = sum(squares) ** 2 / parts if parts > 0 else float(shares.fewest - 1)
     error = max(sum(squares) ** 0.5, least_error, np.finfo(float).tiny)
-    half = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    half = error * student(freedom)
     p = float(2 * stdtr(freedom, -abs(effect) / error))
     return Difference(effect=effect, low=effect - half, high=effect + half, p=p, method=method)

@@ -6,7 +6,7 @@ from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.contracts.emulation import imitated
 from servebench.contracts.exchange import StopReason
-from servebench.contracts.results import Doubt, Record, refused
+from servebench.contracts.results import Doubt, refused
 from servebench.util.figures import short_number, short_percent
 
 FAILED_SHARE_VOID = 0.5
@@ -16,7 +16,10 @@ REFUSED_SHARE_VOID = 0.05
 
 def errors(point: PointEvidence) -> Doubt | None:
     """Warn when requests failed for another reason than that the server refused them."""
-    failed = [record for record in _failed(point) if not refused(record)]
+    # a request that we cancelled ourselves when the point was stopped has not failed
+    ours = point.report.stopped not in (None, StopReason.ENGINE_DIED)
+    fine = ("ok", "abandoned", *(["cancelled"] if ours else []))
+    failed = [record for record in point.measured if record.outcome not in fine and not refused(record)]
     if not failed:
         return None
     share = len(failed) / len(point.measured)
@@ -44,23 +47,13 @@ def rate_limited(point: PointEvidence) -> Doubt | None:
     waits = sorted(record.retry_after_s for record in found if record.retry_after_s is not None)
     wait = f", Retry-After {waits[len(waits) // 2]:g} s" if waits else ""
     reason = next((f": {record.error.partition(': ')[2] or record.error}" for record in found if record.error), "")
-    kinds = [
-        "an error inside HTTP 200" if one.outcome == "stream_error" else f"HTTP {one.http_status}" for one in found
-    ]
-    how = " or ".join(sorted(set(kinds)))
+    inside = "an error inside HTTP 200"
+    how = " or ".join(sorted({inside if r.outcome == "stream_error" else f"HTTP {r.http_status}" for r in found}))
     counted = f"{len(found)} of {len(point.measured)}, {how}{wait}"
     return catalog.RATE_LIMITED.issue(
         f"the server refused {short_percent(share)} of the requests ({counted}){reason}",
         void=busy or share > REFUSED_SHARE_VOID,
     )
-
-
-def _failed(point: PointEvidence) -> list[Record]:
-    """Return the requests that failed, without those that we cancelled ourselves when the point was stopped."""
-    stopped = point.report.stopped not in (None, StopReason.ENGINE_DIED)
-    return [
-        r for r in point.measured if r.outcome not in ("ok", "abandoned") and not (r.outcome == "cancelled" and stopped)
-    ]
 
 
 def stopped(point: PointEvidence) -> Doubt | None:
