@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from servebench.analysis.precision import is_out_of_reach, is_precise, look
 from servebench.analysis.serial import SeriesSpan
+from servebench.analysis.statistics import is_out_of_reach, is_precise, look
 from servebench.measure.points import PointSample
 
 TARGETS = {"output_throughput_tok_s": 0.05, "ttft_ms_p50": 0.05}

@@ -9,9 +9,8 @@ import numpy as np
 
 from calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.analysis.start_model import Starts
-from servebench.analysis.verdict.foresight import starts_to_pass
 from servebench.analysis.verdict.gate import GATED, JUDGED, GateQuestion
-from servebench.analysis.verdict.looks import decide_pairs, looks_until, open_pair
+from servebench.analysis.verdict.looks import decide_pairs, looks_until, open_pair, starts_to_pass
 from servebench.analysis.verdict.model import (
     FAILED,
     NOT_WORSE,

@@ -19,9 +19,8 @@ from servebench.analysis.recommendation.model import (
     UseReason,
     UseReasonKind,
 )
-from servebench.analysis.recommendation.objectives import LATENCIES
 from servebench.analysis.recommendation.rules import Rules, UseCase
-from servebench.analysis.recommendation.scores import Ranking, rank, what_would_change
+from servebench.analysis.recommendation.scores import LATENCIES, Ranking, rank, what_would_change
 from servebench.analysis.stored_runs import entrant_of, of_quality, own_limits
 from servebench.analysis.verdict.levels import RankedLevel, lead_difference, metric_value
 from servebench.analysis.verdict.model import EQUAL, FASTER, Comparison, ComparisonRow
@@ -213,19 +212,16 @@ def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> UseReason |
         return UseReason(kind=UseReasonKind.NO_RUN, names=case.workloads or ("",))
     if any(row.get(case.metric) is not None for entrant in entrants for level in entrant.levels for row in level.rows):
         return None
-    if case.metric in COSTS:
-        return _why_no_cost(case.metric, entrants)
-    return UseReason(kind=UseReasonKind.NO_POWER) if case.metric == "energy_j_per_token" else None
-
-
-def _why_no_cost(metric: str, entrants: Sequence[Entrant]) -> UseReason:
-    if all(price is None for price, _ in (entrant.gpus for entrant in entrants)):
+    if case.metric not in COSTS:
+        return UseReason(kind=UseReasonKind.NO_POWER) if case.metric == "energy_j_per_token" else None
+    priced = [entrant for entrant in entrants if entrant.gpus[0] is not None]
+    if not priced:
         gpus = dict.fromkeys(_fact(entrant, "gpu") for entrant in entrants)
         return UseReason(kind=UseReasonKind.NO_PRICE, names=tuple(name for name in gpus if name not in ("", "none")))
-    kind = UseReasonKind.NO_GOOD_REQUEST if "good" in metric else UseReasonKind.NO_THROUGHPUT
-    if not any(count and price is not None for price, count in (entrant.gpus for entrant in entrants)):
+    kind = UseReasonKind.NO_GOOD_REQUEST if "good" in case.metric else UseReasonKind.NO_THROUGHPUT
+    if not any(entrant.gpus[1] for entrant in priced):
         kind = UseReasonKind.NOTHING_TO_PAY
-    elif metric == "cost_usd_per_mgood" and all(own_limits(entrant.run) is None for entrant in entrants):
+    elif case.metric == "cost_usd_per_mgood" and all(own_limits(entrant.run) is None for entrant in entrants):
         kind = UseReasonKind.NO_SLO
     return UseReason(kind=kind)
 

@@ -45,12 +45,8 @@ class StudyDecision:
     def open_levels(self, run: str, others: Iterable[str]) -> set[Level]:
         """Return the levels of a run that are still open against one of these others."""
         partners = set(others)
-        return {
-            level
-            for pair in self.pairs
-            if run in pair.ids and partners & ({*pair.ids} - {run})
-            for level in pair.open_levels
-        }
+        open_to = [one for one in self.pairs if run in one.ids and partners & ({*one.ids} - {run})]
+        return {level for pair in open_to for level in pair.open_levels}
 
     def below_last_look(self, runs: Iterable[str]) -> bool:
         """Return whether some of these runs have an open pair with fewer starts than the last look has."""
@@ -151,24 +147,20 @@ def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
     The study ended when it had decided, so tests for a number of starts that was fixed before do not hold. Failed requests
     decide nothing of when it ends, and keep theirs.
     """
-    for pair in found.pairs:
-        if set(comparison.ids) == set(pair.ids):
-            turned = comparison.ids != pair.ids
-            open_by = Reason(ReasonKind.STARTS_NEEDED)
-            looked = {(row.level, row.metric): row for row in pair.rows if row.looked}
-            rows: list[ComparisonRow] = []
-            for row in comparison.rows:
-                # a level with a void point may have been decided by the starts before it
-                before = [one for one in looked.values() if row.level_missing and one.level == row.level]
-                rows += [_by_looks(one, one.competes, turned, open_by) for one in before] or [
-                    _as_decided(row, looked.get((row.level, row.metric)), turned, open_by)
-                ]
-            first = None if pair.first is None else _by_looks(pair.first, pair.first.competes, turned, open_by)
-            decided = replace(
-                comparison, margin=pair.margin, starts=None, first=first, starts_needed=pair.starts_needed
-            )
-            return with_rows(decided, rows, decided=True)
-    return comparison
+    pair = next((one for one in found.pairs if set(comparison.ids) == set(one.ids)), None)
+    if pair is None:
+        return comparison
+    turned, open_by = comparison.ids != pair.ids, Reason(ReasonKind.STARTS_NEEDED)
+    looked = {(row.level, row.metric): row for row in pair.rows if row.looked}
+    rows: list[ComparisonRow] = []
+    for row in comparison.rows:
+        # a level with a void point may have been decided by the starts before it
+        before = [one for one in looked.values() if row.level_missing and one.level == row.level]
+        known = [_by_looks(one, one.competes, turned, open_by) for one in before]
+        rows += known or [_as_decided(row, looked.get((row.level, row.metric)), turned, open_by)]
+    first = None if pair.first is None else _by_looks(pair.first, pair.first.competes, turned, open_by)
+    decided = replace(comparison, margin=pair.margin, starts=None, first=first, starts_needed=pair.starts_needed)
+    return with_rows(decided, rows, decided=True)
 
 
 def _as_decided(row: ComparisonRow, looked: ComparisonRow | None, turned: bool, open_by: Reason) -> ComparisonRow:

@@ -305,12 +305,10 @@ def _touched(samples: _Samples, spans: Spans) -> NDArray[np.bool_]:
 def _together(samples: _Samples, low: int, high: int) -> str:
     """Return the names of the programs that took most of a stretch, each of them too little to be named alone."""
     share = _weights(samples, low, high)
-    by_program: dict[str, float] = {}
-    for (who, _), taken in samples.causes.items():
-        by_program[who] = by_program.get(who, 0.0) + float(taken @ share)
-    first = sorted((who for who in by_program if by_program[who] > 0), key=lambda who: -by_program[who])
-    more = ", ..." if len(first) > NAMED_MAX else ""
-    return f"{', '.join(first[:NAMED_MAX])}{more} together"
+    by_program = grouped(samples.causes.items(), lambda one: one[0][0])
+    amounts = {who: sum(float(taken @ share) for _, taken in own) for who, own in by_program.items()}
+    first = sorted((who for who in amounts if amounts[who] > 0), key=lambda who: -amounts[who])
+    return f"{', '.join(first[:NAMED_MAX])}{', ...' if len(first) > NAMED_MAX else ''} together"
 
 
 def _stretches(

@@ -15,11 +15,18 @@ Where the mean length of the answers in the long run is known, the interval of t
 explain: what an excess of long ones did can be estimated and taken away (control variates: Lavenberg and Welch 1981, Manage.
 Sci. 27). The shown values are those of the window. In an open loop a short window lacks the rare long queues: the intervals of
 TTFT and E2E reach at least up to what `queueing` expects of the long run.
+
+A look at a point that goes on (`load.until`) computes the same intervals as the finished point. They come from probabilities
+given the data (`serial`), and these do not depend on when one looks or why one stops: the rule uses nothing but the data (Berger
+and Wolpert 1988, "The Likelihood Principle", chapter 4). How often the intervals at the stop hold the truth is counted in
+docs/calibration.md (until). Looks are planned: each when there are LOOK_GROWTH times as many requests as at the one before, so
+that they stay few.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,6 +43,7 @@ from servebench.analysis.serial import (
 )
 from servebench.contracts.estimate import CONFIDENCE, Interval
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.precision import WINDOW_S_MIN, half_width
 from servebench.measure.points import AnswerLengths, Arrivals, PointSample
 from servebench.util.arrays import Floats, Ints
 from servebench.util.units import MS_PER_S
@@ -57,6 +65,14 @@ CHECKED_SD = 5.0
 """Lengths whose mean is so many standard errors away were not drawn from the distribution that is known."""
 RATE_SLICES = 1024
 """Into how many slices a window is cut for the interval of a rate: far finer than the waves that are looked at."""
+LOOK_GROWTH = 1.4
+"""By how much the requests grow from one look to the next: a point is at most this much longer than it has to be."""
+FORECAST_MARGIN, EARLY_MARGIN = 2.0, 8.0
+"""A target is out of reach when the forecast is beyond the budget by more than this. Up to EARLY_ROUNDS
+intervals fall faster than with the root of the time, since a longer window has more waves, and the second one counts."""
+EARLY_ROUNDS = 24
+NO_INTERVAL_MARGIN = 1.25
+"""The same for the time until there is an interval at all, which is known better."""
 
 
 def headline_intervals(sample: PointSample, *, prior: Floats = FLAT) -> dict[str, Interval | None]:
@@ -240,3 +256,50 @@ def controlled(values: Floats, lengths: AnswerLengths) -> Floats:
     # by as much as least squares fit to the noise
     found: Floats = values.mean() - slope * surplus.mean() + rest * ((values.size - 1) / (values.size - 2)) ** 0.5
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLook:
+    """What a look says about one metric: half the width of its interval and its target, as shares (None without an interval),
+    and about how many times as long a point would reach the target."""
+
+    name: str
+    width: float | None
+    target: float
+    longer: float
+
+    @property
+    def precise(self) -> bool:
+        """Whether the target is reached."""
+        return self.width is not None and self.width <= self.target
+
+
+def look(sample: PointSample, targets: Mapping[str, float], prior: Floats = FLAT) -> list[MetricLook]:
+    """Return what the sample says about each metric.
+
+    The width of an interval falls with the root of the time; a metric without an interval takes at least as many values as
+    its percentile, and as many rounds as any interval.
+    """
+    intervals, span = headline_intervals(sample, prior=prior), span_of(sample)
+    rounds = ROUNDS_MIN / span.rounds if span.rounds > 0 else math.inf
+    found = []
+    for name, target in targets.items():
+        interval = intervals.get(name)
+        width = None if interval is None else half_width(*interval)
+        least = max(1.0, rounds, least_values(name) / max(sample.e2e_ms.size, 1))
+        found.append(MetricLook(name, width, target, least if width is None else (width / target) ** 2))
+    return found
+
+
+def is_precise(metrics: Sequence[MetricLook], span: SeriesSpan) -> bool:
+    """Return whether every target is reached, in a window that is long enough for any number."""
+    return span.seconds >= WINDOW_S_MIN and all(metric.precise for metric in metrics)
+
+
+def is_out_of_reach(metrics: Sequence[MetricLook], span: SeriesSpan, budget_s: float) -> bool:
+    """Return whether a target will clearly not be reached within the budget."""
+    margin = FORECAST_MARGIN if span.rounds >= EARLY_ROUNDS else EARLY_MARGIN
+    return any(
+        metric.longer * span.seconds > (NO_INTERVAL_MARGIN if metric.width is None else margin) * budget_s
+        for metric in metrics
+    )

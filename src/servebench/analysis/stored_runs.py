@@ -1,6 +1,6 @@
 """Converts stored runs to what the analyses work on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -41,21 +41,18 @@ def without_damaged(run: RunData) -> RunData:
 def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
     """Return the points of a run with the values of their requests, in the order of its rows. Raises StoreError."""
     if "samples" not in run.derived:
-        run.derived["samples"] = _read_samples(run)
+        run.derived["samples"] = tuple(_read_samples(run)) if run.point_rows else ()
     found: tuple[ComparedPoint, ...] = run.derived["samples"]
     return found
 
 
-def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
-    points: list[ComparedPoint] = []
-    if not run.point_rows:
-        return ()
+def _read_samples(run: RunData) -> Iterator[ComparedPoint]:
     metrics = request_metrics(run.requests)
     for row in run.point_rows:
         of_point = metrics[metrics["point"] == row.point]
         start, end = row.window_start_ns, row.window_end_ns
         if start is None or end is None or of_point.empty:
-            points.append(ComparedPoint(row=row))
+            yield ComparedPoint(row=row)
             continue
         inside = of_engine(in_window(of_point, int(start), int(end), row.left_out))
         failed = ~inside["ok"].to_numpy(dtype=bool)
@@ -70,17 +67,14 @@ def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
             else np.full(failed.size, np.nan)
             for name, since in (("ttft_ms", late), ("tpot_ms", 0.0), ("e2e_ms", late))
         }
-        points.append(
-            ComparedPoint(
-                row=row,
-                **latencies,
-                request_ids=tuple(inside["request_id"]),
-                sizes=np.nan_to_num(sizes, nan=-1),
-                failed=failed,
-                throughput_tok_s=token_slices(stored, int(start), int(end), left_out=row.left_out),
-            )
+        yield ComparedPoint(
+            row=row,
+            **latencies,
+            request_ids=tuple(inside["request_id"]),
+            sizes=np.nan_to_num(sizes, nan=-1),
+            failed=failed,
+            throughput_tok_s=token_slices(stored, int(start), int(end), left_out=row.left_out),
         )
-    return tuple(points)
 
 
 def entrant_of(run: RunData, label: str | None = None) -> Entrant:
@@ -92,18 +86,13 @@ def entrant_of(run: RunData, label: str | None = None) -> Entrant:
         return tuple(one for one in samples_of(run) if one.row.level == level)
 
     ranked = tuple(RankedLevel(tuple(rows), partial(read, level)) for level, rows in levels.items())
-    return Entrant(label or run.run_id, run, ranked, _unmeasured(run, ranked))
-
-
-def _unmeasured(run: RunData, levels: Sequence[RankedLevel]) -> tuple[Level, ...]:
-    """Return the levels of a run that are void, or that its config lists and that have no point."""
     load = mapping(run.config.get("load"))
     users, rates = (one if isinstance(one := load.get(name), list) else [] for name in ("concurrency", "rate"))
-    planned = {Level(int(one)) for one in users if is_number(one)} | {
+    planned = [Level(int(one)) for one in users if is_number(one)] + [
         Level(rate=one) for one in rates if is_number(one)
-    }
-    void = {one.level for one in levels if one.verdict == "void"}
-    return tuple(sorted(void | (planned - {one.level for one in levels})))
+    ]
+    void = {one.level for one in ranked if one.verdict == "void"}
+    return Entrant(label or run.run_id, run, ranked, tuple(sorted(void | ({*planned} - levels.keys()))))
 
 
 def own_limits(run: RunData) -> SloSettings | None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from servebench.analysis.disturbance import Disturbance, disturbed_spans
 from servebench.analysis.drift import point_drifts, warmup_share
-from servebench.analysis.precision import LOOK_GROWTH, MetricLook, is_out_of_reach, is_precise, look
 from servebench.analysis.serial import learned_prior
-from servebench.analysis.statistics import span_of
+from servebench.analysis.statistics import LOOK_GROWTH, MetricLook, is_out_of_reach, is_precise, look, span_of
 from servebench.contracts.exchange import EndReason
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.point_row import POINT_COLUMNS

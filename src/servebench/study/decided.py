@@ -13,9 +13,8 @@ from servebench.analysis.decided import (
 )
 from servebench.analysis.pairing import seconds_per_start
 from servebench.analysis.setups import circumstances, each_starts, pairs_in_turns, runs_alike
-from servebench.analysis.verdict.foresight import starts_to_pass
 from servebench.analysis.verdict.gate import GateQuestion, check_metrics
-from servebench.analysis.verdict.looks import looks_until
+from servebench.analysis.verdict.looks import looks_until, starts_to_pass
 from servebench.config import Job
 from servebench.contracts.events import Events, Notice, Said, StartsChosen
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, seconds_of, share_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from servebench.analysis.decided import same_question
 from servebench.analysis.setups import circumstances, each_starts, runs_alike
-from servebench.analysis.verdict.foresight import another_start_pays
+from servebench.analysis.verdict.looks import another_start_pays
 from servebench.analysis.verdict.model import THROUGHPUT
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.emulation import EMULATING

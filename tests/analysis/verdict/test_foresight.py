@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from servebench.analysis.start_model import Starts
-from servebench.analysis.verdict.foresight import another_start_pays, starts_to_pass
 from servebench.analysis.verdict.gate import GateQuestion
+from servebench.analysis.verdict.looks import another_start_pays, starts_to_pass
 from servebench.contracts.level import Level
 
 NAMES = ("output_throughput_tok_s", "tpot_ms_p50", "e2e_ms_p50")

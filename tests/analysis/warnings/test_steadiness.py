@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from servebench.analysis.drift import Drift
-from servebench.analysis.warnings.steadiness import not_stationary
+from servebench.analysis.warnings.disturbed import not_stationary
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import Reading

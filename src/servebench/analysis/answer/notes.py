@@ -134,19 +134,14 @@ def caveats(
     for run in runs:
         if (slow := own_slow_starts(run, [*earlier, *runs])) is not None:
             yield Caveat(kind=CaveatKind.SLOW_STARTS, label=labels[run.run_id].text, slow_starts=slow)
-    for tokens in sorted({length for run in runs if (length := _one_length(run)) is not None}):
+    # the lengths that all answers of a run with several users in a closed loop have
+    several = [run for run in runs if any((row.concurrency or 1) > 1 for row in run.point_rows)]
+    asked = [one for one in (mapping(run.config.get("workload")) for run in several) if one.get("exact_output") is True]
+    for tokens in sorted({length for one in asked if isinstance(length := one.get("output_tokens"), int)}):
         yield Caveat(kind=CaveatKind.ONE_LENGTH, tokens=tokens)
     shown = (cell for one in workloads for column in one.columns for cell in column.cells.values())
     if any(cell.wide and cell.verdict != "void" for cell in shown):
         yield from _wide(runs)
-
-
-def _one_length(run: RunData) -> int | None:
-    """The length that all answers of a run with several users in a closed loop have; None where they differ."""
-    workload = mapping(run.config.get("workload"))
-    length = workload.get("output_tokens")
-    several = any((row.concurrency or 1) > 1 for row in run.point_rows)
-    return length if several and workload.get("exact_output") is True and isinstance(length, int) else None
 
 
 def _wide(runs: Sequence[RunData]) -> Iterable[Caveat]:

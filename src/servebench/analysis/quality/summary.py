@@ -147,13 +147,7 @@ def _warnings(own: pd.DataFrame, found: QualitySummary, chance: float | None) ->
             f"{benchmark}: {found.unread} of {count} answers contain nothing that can be graded and count as wrong; "
             f"{len(cut)} reached the token limit"
         )
-    if (
-        found.accuracy is not None
-        and low is not None
-        and high is not None
-        and chance is not None
-        and low <= chance <= high
-    ):
+    if found.accuracy is not None and chance is not None and (low or 0.0) <= chance <= (high or 0.0):
         yield catalog.AS_BY_CHANCE.issue(
             f"{benchmark}: guessing gets {chance:.0%} right, which lies within the interval: the model may know none"
         )

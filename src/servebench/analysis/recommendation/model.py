@@ -198,11 +198,11 @@ class Recommendation:
         """Why there is no best, or why it is not clear; empty where it is."""
         if self.outcome != "best":
             return tuple(dict.fromkeys(filter(None, (self.why, self.unequal))))
-        first, found = self.ranking[0], []
-        if first.doubtful:
-            codes = first.level.doubts if first.level is not None else ()
-            found.append(UseReason(kind=UseReasonKind.DOUBTFUL_POINT, run=first.entrant.name, codes=codes))
-        return (*found, *([UseReason(kind=UseReasonKind.ONE_START_EACH)] if self.one_start else []))
+        first = self.ranking[0]
+        codes = first.level.doubts if first.level is not None else ()
+        doubtful = UseReason(kind=UseReasonKind.DOUBTFUL_POINT, run=first.entrant.name, codes=codes)
+        one_start = UseReason(kind=UseReasonKind.ONE_START_EACH)
+        return (*([doubtful] if first.doubtful else []), *([one_start] if self.one_start else []))
 
     @property
     def equal(self) -> bool:

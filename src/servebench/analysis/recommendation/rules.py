@@ -16,8 +16,6 @@ from servebench.util.errors import ConfigError
 
 COLD_START = "cold_start"
 """The metric that no column holds: the seconds of a cold start."""
-_BETTER = {name: one.better for name, one in POINT_COLUMNS.items()}
-_UNITS = {name: one.unit for name, one in POINT_COLUMNS.items()}
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
@@ -65,12 +63,14 @@ class UseCase(Strict):
     @property
     def lower_is_better(self) -> bool:
         """Whether a small score is a good one."""
-        return self.metric == COLD_START or _BETTER.get(self.metric) == "lower"
+        known = POINT_COLUMNS.get(self.metric)
+        return self.metric == COLD_START or (known is not None and known.better == "lower")
 
     @property
     def unit(self) -> str:
         """The unit of the score."""
-        return "s" if self.metric == COLD_START else _UNITS.get(self.metric, "")
+        known = POINT_COLUMNS.get(self.metric)
+        return "s" if self.metric == COLD_START else "" if known is None else known.unit
 
 
 class Rules(Strict):

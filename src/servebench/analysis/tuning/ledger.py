@@ -150,19 +150,13 @@ class Ledger:
                     found.setdefault((name, start, step.repeat), {})[step.level] = result
         if self.rules.ladder:
             shares = ((key, {at: one.value or 0.0 for at, one in known.items()}) for key, known in found.items())
-            loads = ((key, self._load(own)) for key, own in shares)
-            return [MeasuredBlock(*key, load) for key, load in loads if load is not None]
+            # a block has a load once a level of it passes, or all are measured
+            known = [(key, own) for key, own in shares if self.passes(own) or len(own) == len(self.rules.ladder)]
+            loads = [(key, [(self.rules.ladder[at], one) for at, one in own.items()]) for key, own in known]
+            return [MeasuredBlock(*key, highest_load(own, self.rules.attainment or 1.0)) for key, own in loads]
         asked = range(self.rules.levels) if level is None else (level,)
         whole = ((key, [known[at] for at in asked]) for key, known in found.items() if known.keys() >= set(asked))
         return [MeasuredBlock(*key, fmean(one.value or 0.0 for one in own), _error_of_mean(own)) for key, own in whole]
-
-    def _load(self, shares: Mapping[int, float]) -> float | None:
-        """Return the logarithm of the highest load that meets the SLO in a block; None if its levels are not all measured."""
-        if self.passes(shares) or len(shares) == len(self.rules.ladder):
-            return highest_load(
-                [(self.rules.ladder[level], share) for level, share in shares.items()], self.rules.attainment or 1.0
-            )
-        return None
 
     def passes(self, shares: Mapping[int, float]) -> bool:
         """Return whether one of some shares of good requests, by level, meets the SLO."""
@@ -191,7 +185,8 @@ class Ledger:
     def cost_of_start(self, blocks: float, name: str | None = None) -> float:
         """Return the predicted cost of a start with this many blocks; 0 as long as nothing is known."""
         first = self._costs(name, begins=True) or self._costs(None, begins=True)
-        more = self._costs(name, begins=False) or self._costs(None, begins=False) or self._point_costs()
+        points = [result.point_cost for own in self._own.values() for _, result in own if result.point_cost]
+        more = self._costs(name, begins=False) or self._costs(None, begins=False) or points
         steps = blocks * self.rules.levels - 1
         begun = median(first) if first else 0.0
         # where nothing says what a second block costs, it is taken to be a third of a start with one
@@ -210,19 +205,9 @@ class Ledger:
         return max(known, default=2 * self.cost_of_start(1))
 
     def _costs(self, name: str | None, *, begins: bool) -> list[float]:
-        owners = [self._own[name]] if name in self._own else [] if name is not None else self._own.values()
-        return [
-            result.cost
-            for own in owners
-            for step, result in own
-            if not step.quality
-            and result.value is not None
-            and result.slice_group is None
-            and (step.block + step.level == 0) == begins
-        ]
-
-    def _point_costs(self) -> list[float]:
-        return [result.point_cost for own in self._own.values() for _, result in own if result.point_cost]
+        owners = self._own.values() if name is None else [self.results(name)]
+        known = (one for own in owners for one in own if one[1].value is not None and one[1].slice_group is None)
+        return [result.cost for step, result in known if not step.quality and (step.block + step.level == 0) == begins]
 
 
 def _error_of_mean(results: Sequence[Result]) -> float | None:

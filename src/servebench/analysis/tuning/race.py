@@ -390,9 +390,8 @@ class Race(Ledger):
                 self._checked[name] = False
                 self.left[name] = Left(reason="answers", round=self.round, note="not checked: no budget")
                 continue
-            checks = [
-                Step(candidate=one, phase="finals", start=FIRST_OF_PHASE["finals"], quality=True) for one in asked
-            ]
+            start = FIRST_OF_PHASE["finals"]
+            checks = [Step(candidate=one, phase="finals", start=start, quality=True) for one in asked]
             self.upcoming = tuple((step,) for step in checks)
             for one, step in zip(asked, checks, strict=True):
                 yield step

@@ -144,20 +144,21 @@ def lead_difference(
     """Return by how much one level differs from another, of the same load or not; None without an interval."""
     if first is None or rival is None:
         return None
-    sides = [_starts(metric, level) for level in (rival, first)]
-    if sides[0] is None or sides[1] is None:
+    a, b = _starts(metric, rival), _starts(metric, first)
+    if a is None or b is None:
         return None
-    found, groups = evidence_of(sides[0], sides[1], metric), [group_by_start(level.samples) for level in (rival, first)]
+    groups = [group_by_start(level.samples) for level in (rival, first)]
+    found, count = evidence_of(a, b, metric), len(a.values)
     ours, theirs = ([[point.row for point in start] for start in group] for group in groups)
     failed = any(point.failed.any() for level in (rival, first) for point in level.samples)
-    counts = len(sides[0].values), len(sides[1].values)
-    if not failed and (known := slice_differences(ours, theirs, metric)) and counts == (len(known), len(known)):
-        others = sides[1].values[:, 0] - sides[0].values[:, 0]
-        values, errors = values_and_errors(known, others, float(np.hypot(sides[0].errors[0], sides[1].errors[0])))
-        starts = Starts(sides[0].levels, values[:, None], errors[:, None], differences=True)
-        return found.by_slices(starts).difference(confidence)
-    pairs = metric in SOURCES and SOURCES[metric][1] is not None and len(sides[0].values) == len(sides[1].values)
-    pairs = pairs and len(sides[0].values) >= PAIRS_MIN and same_requests(groups[0], groups[1])
+    if not failed and (known := slice_differences(ours, theirs, metric)) and count == len(b.values) == len(known):
+        others, error = b.values[:, 0] - a.values[:, 0], float(np.hypot(a.errors[0], b.errors[0]))
+        values, errors = values_and_errors(known, others, error)
+        return found.by_slices(Starts(a.levels, values[:, None], errors[:, None], differences=True)).difference(
+            confidence
+        )
+    of_requests = metric in SOURCES and SOURCES[metric][1] is not None
+    pairs = of_requests and PAIRS_MIN <= count == len(b.values) and same_requests(groups[0], groups[1])
     return (found.in_pairs if pairs else found).difference(confidence)
 
 

@@ -100,18 +100,16 @@ class Metric:
     requests_min: int = VALUES_MIN
 
 
-def _metric(name: str, source: str, percent: float | None = None, *, requests_min: int = VALUES_MIN) -> Metric:
-    found = POINT_COLUMNS[name]
-    higher = found.better == "higher"
-    return Metric(name, found.title, source, percent, higher, found.unit, requests_min)
-
-
-METRICS = (
-    _metric("output_throughput_tok_s", "throughput_tok_s"),
-    _metric("ttft_ms_p50", "ttft_ms", 50),
-    _metric("ttft_ms_p99", "ttft_ms", 99, requests_min=P99_REQUESTS_MIN),
-    _metric("tpot_ms_p50", "tpot_ms", 50),
-    _metric("e2e_ms_p50", "e2e_ms", 50),
+METRICS = tuple(
+    Metric(name, facts.title, source, percent, facts.better == "higher", facts.unit, requests_min)
+    for name, source, percent, requests_min in (
+        ("output_throughput_tok_s", "throughput_tok_s", None, VALUES_MIN),
+        ("ttft_ms_p50", "ttft_ms", 50, VALUES_MIN),
+        ("ttft_ms_p99", "ttft_ms", 99, P99_REQUESTS_MIN),
+        ("tpot_ms_p50", "tpot_ms", 50, VALUES_MIN),
+        ("e2e_ms_p50", "e2e_ms", 50, VALUES_MIN),
+    )
+    for facts in [POINT_COLUMNS[name]]
 )
 THROUGHPUT = METRICS[0]
 FAILED = Metric("failed_share", "failed requests", "failed", None, unit="")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from servebench.analysis.evidence import PointEvidence
-from servebench.analysis.warnings import catalog, disturbed, failures, load, steadiness, tokens
+from servebench.analysis.warnings import catalog, disturbed, failures, load, tokens
 from servebench.contracts.results import Doubt, Record
 from servebench.contracts.settings import RunSettings
 from servebench.util.figures import short_percent
@@ -64,7 +64,7 @@ CHECKS: tuple[Callable[[PointEvidence], Doubt | None], ...] = (
     load.too_short,
     disturbed.machine_busy,
     disturbed.machine_shared,
-    steadiness.not_stationary,
+    disturbed.not_stationary,
     load.imprecise,
     load.not_precise,
     failures.errors,

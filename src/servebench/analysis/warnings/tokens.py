@@ -1,5 +1,7 @@
 """Checks of the content of answers: token counts, lengths, cache hits and streaming."""
 
+from math import inf
+
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.contracts.results import Doubt, Record
@@ -59,17 +61,10 @@ def _prompt_count(point: PointEvidence) -> str | None:
     """Compare the server's prompt lengths with the plan: longer may be the chat template, shorter cannot be."""
     kind = kind_named(point.settings.workload.api)
     # a template adds to each message, a pooling model its own tokens to each text
-    most = None if kind.takes_messages or not kind.answers_text else PROMPT_TOKENS_SLACK
-    off = [
-        r
-        for r in point.ok
-        if r.prompt_tokens is not None
-        and r.planned_prompt_tokens is not None
-        and (
-            r.prompt_tokens < r.planned_prompt_tokens - PROMPT_TOKENS_SLACK
-            or (most is not None and r.prompt_tokens > r.planned_prompt_tokens + most)
-        )
-    ]
+    most = inf if kind.takes_messages or not kind.answers_text else PROMPT_TOKENS_SLACK
+    known = [(r, r.prompt_tokens, r.planned_prompt_tokens) for r in point.ok]
+    more = [(r, counted - planned) for r, counted, planned in known if counted is not None and planned is not None]
+    off = [r for r, tokens in more if not -PROMPT_TOKENS_SLACK <= tokens <= most]
     if len(off) <= DISAGREEING_SHARE_MAX * len(point.ok):
         return None
     first = off[0]
@@ -91,16 +86,13 @@ def _answer_counts(ok: list[Record]) -> list[str]:
     differing = [r for r in ok if _counts_differ(r)]
     if differing and len(differing) > DISAGREEING_SHARE_MAX * len(ok):
         worst = max(differing, key=lambda r: abs(sum(r.event_tokens or ()) - (r.output_tokens or 0)))
+        # at least one where there was content
+        counted = min(1, len(worst.event_ns)) if worst.event_tokens is None else sum(worst.event_tokens)
         causes.append(
             f"usage and events disagree in {len(differing)} of {len(ok)} answers "
-            f"(request {worst.request_id}: usage {worst.output_tokens}, events {_event_tokens(worst)})"
+            f"(request {worst.request_id}: usage {worst.output_tokens}, events {counted})"
         )
     return causes
-
-
-def _event_tokens(record: Record) -> int:
-    """Return the tokens in the events; at least one where there was content."""
-    return sum(record.event_tokens) if record.event_tokens is not None else min(1, len(record.event_ns))
 
 
 def _counts_differ(record: Record) -> bool:
@@ -146,9 +138,15 @@ def short_answers(point: PointEvidence) -> Doubt | None:
 
 def cache_contaminated(point: PointEvidence) -> Doubt | None:
     """Warn when unique prompts hit the prefix cache."""
-    rate = point.row.prefix_cache_hit_rate
-    asked = point.row.prefix_cache_hit_rate_asked
-    if point.row.workload != "unique" or asked or rate is None or rate <= CACHED_SHARE_MAX + _template_share(point.ok):
+    rate, asked = point.row.prefix_cache_hit_rate, point.row.prefix_cache_hit_rate_asked
+    if point.row.workload != "unique" or asked or rate is None:
+        return None
+    # the beginning of a chat template is the same for all and may be cached
+    known = ((r.prompt_tokens, r.planned_prompt_tokens) for r in point.ok)
+    both = [(counted, planned) for counted, planned in known if counted is not None and planned is not None]
+    total = sum(counted for counted, _ in both)
+    template = sum(max(0, counted - planned) for counted, planned in both) / total if total else 0.0
+    if rate <= CACHED_SHARE_MAX + template:
         return None
     return catalog.CACHE_CONTAMINATED.issue(
         f"{short_percent(rate)} of the prompt tokens came from the prefix cache, though no prompt is sent twice"
@@ -162,14 +160,6 @@ def hit_rate_missed(point: PointEvidence) -> Doubt | None:
         return None
     found = "the engine does not say what it found" if reached is None else f"the engine found {reached:.1%}"
     return catalog.HIT_RATE_MISSED.issue(f"workload.hit_rate asks for {asked:.1%} of the prompt tokens; {found}")
-
-
-def _template_share(ok: list[Record]) -> float:
-    """Return the chat template's share of all prompt tokens: its beginning is the same for all and may be cached."""
-    known = [(r.prompt_tokens, r.planned_prompt_tokens) for r in ok]
-    both = [(counted, planned) for counted, planned in known if counted is not None and planned is not None]
-    total = sum(counted for counted, _ in both)
-    return sum(max(0, counted - planned) for counted, planned in both) / total if total else 0.0
 
 
 def prompt_size_approximate(point: PointEvidence) -> Doubt | None:

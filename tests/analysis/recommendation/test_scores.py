@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from servebench.analysis.recommendation.objectives import good_requests
+from servebench.analysis.recommendation.scores import good_requests
 from servebench.analysis.verdict.model import ComparedPoint
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.settings import SloSettings
