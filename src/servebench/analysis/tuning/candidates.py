@@ -251,7 +251,7 @@ def _fits(value: Any, wanted: Any, config: Mapping[str, Any]) -> bool:
         return bool(value != other)
     if not (is_number(value) and is_number(other)):
         return False
-    return _OPERATORS[found[1]](value, other)
+    return bool(_OPERATORS[found[1]](value, other))
 
 
 def _operand(text: str, config: Mapping[str, Any]) -> Any:

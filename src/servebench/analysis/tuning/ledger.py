@@ -205,9 +205,9 @@ class Ledger:
         return max(known, default=2 * self.cost_of_start(1))
 
     def _costs(self, name: str | None, *, begins: bool) -> list[float]:
-        owners = self._own.values() if name is None else [self.results(name)]
-        known = (one for own in owners for one in own if one[1].value is not None and one[1].slice_group is None)
-        return [result.cost for step, result in known if not step.quality and (step.block + step.level == 0) == begins]
+        steps = (one for each in (list(self._own) if name is None else [name]) for one in self.results(each))
+        known = ((step, one) for step, one in steps if one.value is not None and one.slice_group is None)
+        return [one.cost for step, one in known if not step.quality and (step.block + step.level == 0) == begins]
 
 
 def _error_of_mean(results: Sequence[Result]) -> float | None:

@@ -225,7 +225,7 @@ def _compare_failures(level: Level, ours: Sequence[Points], theirs: Sequence[Poi
     if not any(one.any() for side in sides for one in side) or not all(one.size for side in sides for one in side):
         return None
     shares = [np.array([one.mean() for one in side]) for side in sides]
-    pooled = [(float(one.mean()), one.size) for one in map(np.concatenate, sides)]
+    pooled = [(float(one.mean()), one.size) for one in (np.concatenate(side) for side in sides)]
     error = sum(share * (1 - share) / size for share, size in pooled) ** 0.5
     starts = StartValues(baseline=shares[0], candidate=shares[1])
     row = ComparisonRow(
