@@ -88,11 +88,10 @@ def entrant_of(run: RunData, label: str | None = None) -> Entrant:
     ranked = tuple(RankedLevel(tuple(rows), partial(read, level)) for level, rows in levels.items())
     load = mapping(run.config.get("load"))
     users, rates = (one if isinstance(one := load.get(name), list) else [] for name in ("concurrency", "rate"))
-    planned = [Level(int(one)) for one in users if is_number(one)] + [
-        Level(rate=one) for one in rates if is_number(one)
-    ]
+    planned = {Level(int(one)) for one in users if is_number(one)}
+    planned |= {Level(rate=one) for one in rates if is_number(one)}
     void = {one.level for one in ranked if one.verdict == "void"}
-    return Entrant(label or run.run_id, run, ranked, tuple(sorted(void | ({*planned} - levels.keys()))))
+    return Entrant(label or run.run_id, run, ranked, tuple(sorted(void | (planned - levels.keys()))))
 
 
 def own_limits(run: RunData) -> SloSettings | None:

@@ -6,14 +6,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from servebench.analysis.estimate import (
-    COSTS,
-    RATE_BEHIND,
-    THROUGHPUT,
-    estimate_level,
-    interval_over_starts,
-    reaches_of,
-)
+from servebench.analysis.estimate import RATE_BEHIND, THROUGHPUT, estimate_level, interval_over_starts, reaches_of
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import ComparedPoint, Difference
 from servebench.analysis.verdict.slices import slice_differences, values_and_errors
@@ -134,7 +127,7 @@ def _within_start(metric: str, level: RankedLevel) -> Interval | None:
         return ends
     centre = float(np.mean([np.log(statistic(part, SOURCES[rate][1])) for part in parts]))
     # a cost falls as its rate rises
-    low, high = (centre - ends[1], centre - ends[0]) if metric in COSTS else (ends[0] - centre, ends[1] - centre)
+    low, high = (centre - ends[1], centre - ends[0]) if metric.startswith("cost_") else (ends[0] - centre, ends[1] - centre)
     return float(logs.mean()) + low, float(logs.mean()) + high
 
 
@@ -154,9 +147,8 @@ def lead_difference(
     if not failed and (known := slice_differences(ours, theirs, metric)) and count == len(b.values) == len(known):
         others, error = b.values[:, 0] - a.values[:, 0], float(np.hypot(a.errors[0], b.errors[0]))
         values, errors = values_and_errors(known, others, error)
-        return found.by_slices(Starts(a.levels, values[:, None], errors[:, None], differences=True)).difference(
-            confidence
-        )
+        starts = Starts(a.levels, values[:, None], errors[:, None], differences=True)
+        return found.by_slices(starts).difference(confidence)
     of_requests = metric in SOURCES and SOURCES[metric][1] is not None
     pairs = of_requests and PAIRS_MIN <= count == len(b.values) and same_requests(groups[0], groups[1])
     return (found.in_pairs if pairs else found).difference(confidence)
