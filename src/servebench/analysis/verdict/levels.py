@@ -127,7 +127,8 @@ def _within_start(metric: str, level: RankedLevel) -> Interval | None:
         return ends
     centre = float(np.mean([np.log(statistic(part, SOURCES[rate][1])) for part in parts]))
     # a cost falls as its rate rises
-    low, high = (centre - ends[1], centre - ends[0]) if metric.startswith("cost_") else (ends[0] - centre, ends[1] - centre)
+    falls = metric.startswith("cost_")
+    low, high = (centre - ends[1], centre - ends[0]) if falls else (ends[0] - centre, ends[1] - centre)
     return float(logs.mean()) + low, float(logs.mean()) + high
 
 
