@@ -10,10 +10,10 @@ import pytest
 
 from servebench.analysis.disturbance import find_disturbances
 from servebench.analysis.drift import Drift
-from servebench.analysis.warnings.catalog import MACHINE_BUSY
 from servebench.analysis.stored_runs import samples_of
-from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.analysis.warnings.catalog import MACHINE_BUSY
 from servebench.analysis.warnings.disturbed import not_stationary, taker_of
+from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.telemetry import CLIENT_ONLY
 from servebench.load.plan.levels import plan_levels
