@@ -15,11 +15,12 @@ from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
-from servebench.report.export.conclusions import to_json
+from servebench.report.export.conclusions import as_plain
 from servebench.report.wording.answer import caveat_text, lead_text, purpose_text, sentence_of
 from servebench.report.wording.comparison import summary_of
 from servebench.store import studies as read
 from servebench.store.layout import StudyFolder
+from servebench.util.plain_data import to_json
 from support.conclusions import lead_of
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns, write_simulated_run
 
@@ -147,7 +148,7 @@ def test_what_others_disturbed_has_no_ratio_anywhere_and_names_them(make_study):
     ranked = [use for use in found.recommendations if use.missing]
     assert ranked
     assert {missing.why.taker for use in ranked for missing in use.missing} == {one.not_usable.by}
-    told = to_json(found)
+    told = to_json(as_plain(found))
     for text in (sentence_of(one), summary_of(comparison), told):
         assert "not usable: another program (pid 4711, python) took 1.0 of 2 cores for 40 s" in text
     assert "%" not in sentence_of(one) + summary_of(comparison)
@@ -170,7 +171,7 @@ def test_a_few_requests_give_no_ratio_however_long_they_last(make_study):
         assert (lead.few.count, lead.few.needed, lead.clear, lead.low) == (8, 12, False, None)
     assert {row.effect for row in found.comparisons[0].rows if row.metric.name == "output_throughput_tok_s"} == {None}
     assert "%" not in sentence_of(found.answer.workloads[0])
-    assert {lead["size"] for lead in json.loads(to_json(found))["answer"]["workloads"][0]["leads"]} == {None}
+    assert {lead["size"] for lead in json.loads(to_json(as_plain(found)))["answer"]["workloads"][0]["leads"]} == {None}
 
 
 def test_who_is_clearly_behind_is_named_where_the_first_two_do_not_differ(make_study):

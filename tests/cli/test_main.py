@@ -9,7 +9,7 @@ import sys
 import click
 import pytest
 
-from servebench.cli.commands.report import MLPERF, TOOLS
+from servebench.cli.commands.conclude import MLPERF, TOOLS
 from servebench.cli.group import COMMANDS, EXAMPLES, cli
 from servebench.cli.main import dispatch
 from servebench.config.overrides import parse_arguments

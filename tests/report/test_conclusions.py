@@ -9,7 +9,7 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import RUNS_MAX
 from servebench.analysis.limits.model import LevelFacts, LimitFinding, LimitReason
 from servebench.contracts.level import Level
-from servebench.report.screens.conclusions import limits
+from servebench.report.screens.sections import limits
 
 
 @pytest.mark.parametrize(("with_points", "rows"), [(0, 0), (1, 1), (RUNS_MAX, 1), (RUNS_MAX + 2, 2)])

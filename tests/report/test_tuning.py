@@ -15,8 +15,7 @@ from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.contracts.tuning import Candidate, TuneQuestion
 from servebench.report.html.page import tune_page
 from servebench.report.screens.tuning import tune_blocks
-from servebench.report.terminal.blocks import print_blocks
-from servebench.report.terminal.tables import CleanConsole, console
+from servebench.report.terminal.console import CleanConsole, console, print_blocks
 from servebench.report.wording.tuning import headline
 from servebench.study.tune_answer import engine_file
 

@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from servebench.report.blocks import Heading, Line, Table, TableColumn, row
-from servebench.report.terminal import tables
-from servebench.report.terminal.blocks import print_blocks
+from servebench.report.terminal.console import console, print_blocks
 from servebench.store.graded import add_quality
 from servebench.store.layout import RunFolder
 from servebench.util.safe_text import _HARMFUL as HARMFUL
@@ -175,7 +174,7 @@ def test_the_dashboard_renders_no_markup_of_a_study(outputs, monkeypatch, view):
 @pytest.mark.parametrize("text", ["a[/b]", "[bold]", "[/]", "[link=http://x]y[/link]", ":smile:", "\\[x]", HOSTILE])
 def test_a_console_shows_markup_as_it_is(text):
     file = io.StringIO()
-    out = tables.console(file)
+    out = console(file)
     rows = [row(text, tone="bad"), row(text)]
     print_blocks(
         [Line.of(text), Heading(text), Table([TableColumn(text, left=True, wrap=True)], rows, ruled=True)], out

@@ -2,8 +2,7 @@
 
 from io import StringIO
 
-from servebench.report.terminal.blocks import print_blocks
-from servebench.report.terminal.tables import CleanConsole
+from servebench.report.terminal.console import CleanConsole, print_blocks
 
 
 def screen_of(blocks, width=80, *, soft_wrap=False):

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,17 @@ conditions_argument = click.argument(
 words_argument = click.argument(
     "words", metavar="[GROUP=OPTION | KEY=VALUE]...", nargs=-1, shell_complete=complete_words
 )
+
+
+def together(*options: Decorator) -> Decorator:
+    """Return the decorator that declares options in this order."""
+    return lambda command: reduce(lambda found, option: option(found), reversed(options), command)
+
+
+data_options = together(json_option, outputs_option)
+session_options = together(verbose_option, json_option)
+shown_options = together(verbose_option, format_option, data_options)
+judged_options = together(varying_option, doubtful_option)
 
 
 def stored_argument(*, several: bool = False, required: bool = True) -> Decorator:

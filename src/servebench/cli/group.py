@@ -15,9 +15,11 @@ from servebench.registry.conf import groups_in_order
 from servebench.util.errors import ConfigError
 
 COMMANDS = {
-    **{"run": "run", "tune": "tune", "plugins": "tools"},
+    **{"run": "run", "tune": "run", "plugins": "tools"},
     **dict.fromkeys(("resume", "work", "sync", "recover"), "studies"),
-    **{"ls": "show", "show": "show", "compare": "compare", "recommend": "compare", "report": "report", "demo": "run"},
+    **{"ls": "show", "show": "show"},
+    **dict.fromkeys(("compare", "recommend", "report"), "conclude"),
+    "demo": "run",
     **dict.fromkeys(("selfcheck", "record", "export", "import", "bundle", "dashboard", "help"), "tools"),
 }
 """The commands, as help lists them, each with its module in `cli/commands`, where it is `NAME_command`."""

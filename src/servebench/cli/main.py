@@ -80,8 +80,7 @@ def main() -> int:
             sys.stdout.flush()
     except ServebenchError as error:
         from servebench.registry.shorthand import as_typed
-        from servebench.report.terminal.from_here import commands_from_here
-        from servebench.report.terminal.tables import console
+        from servebench.report.terminal.console import commands_from_here, console
         from servebench.util.redaction import redact_text
 
         for line in as_typed(redact_text(str(error)), sys.argv[1:]).splitlines():

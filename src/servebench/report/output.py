@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from servebench.report.export.markdown import to_markdown
-from servebench.report.terminal.blocks import print_blocks
-from servebench.report.terminal.tables import console
+from servebench.report.terminal.console import console, print_blocks
 from servebench.util.errors import ConfigError
 from servebench.util.plain_data import to_json
 

@@ -19,7 +19,7 @@ from servebench.contracts.telemetry import Reading
 from servebench.load.client.spool import read_spool
 from servebench.load.plan.levels import PlannedPoint, level_of, plan_levels
 from servebench.registry.registry import registry
-from servebench.report.terminal.tables import say
+from servebench.report.terminal.console import say
 from servebench.run.late_timings import missing_timings
 from servebench.run.outcome import BROKEN
 from servebench.run.phase import discard_spools, facts_file, load_facts, records_of

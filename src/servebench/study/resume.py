@@ -12,7 +12,7 @@ from servebench.analysis.warnings.disturbed import taker_of
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
-from servebench.report.terminal.tables import say
+from servebench.report.terminal.console import say
 from servebench.run.preflight import planned_job
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import print_problem

@@ -9,7 +9,7 @@ from servebench.contracts.engine import Command, Engine, LaunchContext
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import Registry
-from servebench.report.terminal.tables import say
+from servebench.report.terminal.console import say
 from servebench.run.preflight import jobs_of
 from servebench.util.cache import cache_folder
 from servebench.util.errors import PreflightError

@@ -13,8 +13,8 @@ from servebench.contracts.events import AtOnce, Notice, OneAtATime, RaceEnded, S
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import Candidate, Result
 from servebench.contracts.turns import Turn, closing_turn
+from servebench.report.wording.comparison import parity_text
 from servebench.report.wording.limits import action_text
-from servebench.report.wording.quality import parity_text
 from servebench.report.wording.tuning import left_text
 from servebench.run.session import RunTask
 from servebench.store.graded import read_quality

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from servebench.analysis.quality.paired import compare_answers, mcnemar, questions_needed
-from servebench.report.wording.quality import paired_text
+from servebench.report.wording.comparison import paired_text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from servebench.analysis.quality.parity import AnswerText, compare_parity, parities, text_difference
-from servebench.report.wording.quality import parity_text
+from servebench.report.wording.comparison import parity_text
 
 
 def said(text, tokens=None, logprobs=None):

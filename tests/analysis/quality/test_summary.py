@@ -8,7 +8,7 @@ import pytest
 from servebench.analysis.quality.agreement import agreements
 from servebench.analysis.quality.summary import summaries
 from servebench.analysis.warnings.catalog import CATALOG
-from servebench.report.wording.quality import agreement_text
+from servebench.report.wording.comparison import agreement_text
 from servebench.util.proportions import wilson
 from support.records import quality_records
 

@@ -9,7 +9,7 @@ from servebench.analysis.pairing import compare_speed
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.report.blocks import Charts, Label, Sides, Table, Verbatim
 from servebench.report.charts.timeline import panels_of, timeline_chart, timeline_of
-from servebench.report.screens import results
+from servebench.report.screens import sections
 from servebench.report.screens.first_screen import first_screen, trust_blocks
 from servebench.report.screens.page import page_of, quality_rows
 from servebench.store import studies as read
@@ -212,7 +212,7 @@ def test_the_best_of_one_start_is_likely_in_word_and_colour(make_study):
 def test_a_printed_timeline_has_an_axis(make_study):
     path = make_study((SimulatedEngine(), SimulatedLoad(requests=40)))
     watched(path / "00_alpha_unique")
-    shown = [one for one in results.timeline(page_at(path)) if isinstance(one, Charts)]
-    assert len(shown[0].printed.charts) <= results.STILL_PANELS
+    shown = [one for one in sections.timeline(page_at(path)) if isinstance(one, Charts)]
+    assert len(shown[0].printed.charts) <= sections.STILL_PANELS
     for chart_set in (*shown[0].sets, shown[0].printed):
         assert chart_set.charts[-1].spec["layer"][-1]["encoding"]["x"]["axis"]["labels"]

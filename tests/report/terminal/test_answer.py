@@ -21,10 +21,11 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.warnings.catalog import CATALOG
 from servebench.contracts.events import PlanReady
 from servebench.contracts.level import Level
-from servebench.report.export.conclusions import to_json
+from servebench.report.export.conclusions import as_plain
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.terminal.words import line_of
 from servebench.util.figures import duration
+from servebench.util.plain_data import to_json
 from support.conclusions import lead_of
 from support.screens import screen_of
 
@@ -178,7 +179,7 @@ def test_a_void_row_has_no_times_and_a_rough_percentile_is_explained():
 
 
 def test_the_answer_as_json_has_its_cells():
-    (one,) = json.loads(to_json(Conclusions(answer=answer(2, [1]))))["answer"]["workloads"]
+    (one,) = json.loads(to_json(as_plain(Conclusions(answer=answer(2, [1])))))["answer"]["workloads"]
     assert one["columns"][1]["cells"]["1"]["value"] == 1234.5
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.report.terminal.from_here import commands_from_here
+from servebench.report.terminal.console import commands_from_here
 
 
 @pytest.fixture

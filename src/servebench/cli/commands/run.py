@@ -1,23 +1,17 @@
-"""`servebench run`, the default command, and `demo`."""
+"""`servebench run`, the default command, `demo` and `tune`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from servebench.cli.command import (
-    FILE,
-    config_dir_option,
-    define,
-    json_option,
-    trust_option,
-    verbose_option,
-    words_argument,
-)
+from servebench.cli.command import FILE, config_dir_option, define, session_options, trust_option, words_argument
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from servebench.contracts.events import Listen
     from servebench.registry.registry import Registry
 
 
@@ -39,8 +33,7 @@ if TYPE_CHECKING:
     "--lock", metavar="FILE", type=FILE, expose_value=False, help="Repeat the stored run of this manifest.json."
 )
 @trust_option
-@verbose_option
-@json_option
+@session_options
 @click.option(
     "--preview", is_flag=True, help="Show the workload's requests, lengths and ideal cache hits; run nothing."
 )
@@ -102,14 +95,14 @@ def run_command(
 def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: bool = False) -> int:
     """Run what the words describe. Returns the exit code. Raises ServebenchError."""
     from servebench.registry.registry import registry
-    from servebench.report.terminal.display import Detail, listeners
+    from servebench.report.terminal.display import listeners
     from servebench.study.study import run_study
     from servebench.util.errors import ConfigError
 
     if asked := next((word for word in words if word.startswith("tune.")), None):
         raise ConfigError(f"{asked}: words with tune. belong to 'servebench tune'")
     known, words = registry(), _with_model(words)
-    return run_study(words, known, listen=listeners(known, Detail(verbose=verbose, as_json=as_json)), trusted=trusted)
+    return run_study(words, known, listen=listeners(known, verbose=verbose, as_json=as_json), trusted=trusted)
 
 
 def print_plan(words: Sequence[str], *, as_json: bool) -> int:
@@ -119,12 +112,12 @@ def print_plan(words: Sequence[str], *, as_json: bool) -> int:
     from servebench.registry.registry import registry
     from servebench.report.blocks import Line
     from servebench.report.output import Output
-    from servebench.report.terminal.display import Detail, listeners
+    from servebench.report.terminal.display import listeners
     from servebench.report.terminal.words import line_of
     from servebench.study.study import dry_run
 
     known = registry()
-    plan = dry_run(_with_model(words), known, listen=listeners(known, Detail()))
+    plan = dry_run(_with_model(words), known, listen=listeners(known))
     Output(as_json=as_json).write([Line.of(line_of(plan))], asdict(plan))
     return 0
 
@@ -169,8 +162,7 @@ def print_previews(words: Sequence[str], registry: Registry) -> int:
     ],
 )
 @words_argument
-@verbose_option
-@json_option
+@session_options
 def demo_command(words: tuple[str, ...], *, verbose: bool, as_json: bool) -> int:
     """Run three simulated engines on three workloads until they are decided, in three minutes, and write the report."""
     from servebench.cli.main import dispatch
@@ -178,3 +170,140 @@ def demo_command(words: tuple[str, ...], *, verbose: bool, as_json: bool) -> int
     code = run_words(("-m", "experiment=demo", *words), verbose=verbose, as_json=as_json)
     outputs = next((word.partition("=")[2] for word in words if word.startswith("study.dir=")), "outputs")
     return code or (0 if as_json else dispatch(["report", "last", "--outputs", outputs]))
+
+
+@define(
+    "tune",
+    free_words=True,
+    examples=[
+        ("servebench tune load.concurrency=[8] tune.budget=8m", "the embedded engine on this machine"),
+        (
+            "servebench tune engine=vllm gpu=h100 workload=rag_prefix slo=interactive tune.objective=goodput \\\n"
+            "      load.concurrency=[64] tune.budget=90m",
+            "the most requests that meet the SLO",
+        ),
+        ("servebench tune engine=vllm,sglang gpu=h100 load.concurrency=[64]", "engine and settings together"),
+        ("servebench tune engine=vllm launch=simulated gpu=h100", "try it without an engine, in virtual time"),
+        (
+            "servebench tune hydra/launcher=submitit_local hydra.launcher.runs_per_machine=4 engine=vllm gpu=h100 \\\n"
+            "      load.concurrency=[64]",
+            "four candidates at once, each on a GPU of its own",
+        ),
+        ("servebench tune --continue last tune.budget=30m", "spend more on the latest tune"),
+    ],
+)
+@words_argument
+@click.option(
+    "--continue",
+    "study",
+    metavar="[STUDY]",
+    is_flag=False,
+    flag_value="last",
+    help="Continue this tune (default: the latest) with as much more as tune.budget= or tune.trials= says.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the candidates, what they take and what that costs; start nothing."
+)
+@click.option("-c", "--cfg", metavar="command", help="Print each engine's command with stock settings; run nothing.")
+@click.option("--outputs", metavar="DIR", help="With --continue: folder of stored studies (default: outputs).")
+@trust_option
+@session_options
+@config_dir_option
+def tune_command(
+    *,
+    words: tuple[str, ...],
+    study: str | None,
+    dry_run: bool,
+    cfg: str | None,
+    outputs: str | None,
+    trusted: bool,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Find the best settings of an engine for a model, a GPU, a workload and a load, within a budget of engine time.
+
+    Candidates (stock settings, rules of thumb, your own, random draws) race on the same prompts, and leave when they are
+    clearly worse. The best few start again on new prompts: the gain over stock is from these starts alone. The words are
+    those of a run, and: tune.objective, tune.levels, tune.budget or tune.trials, tune.margin, tune.error, tune.count,
+    tune.finalists, tune.final_starts, tune.only, tune.space=FILE, tune.candidates=FILE, tune.seed and tune.out=DIR
+    (docs/tune.md).
+    """
+    from servebench.registry.registry import registry
+    from servebench.report.terminal.display import listeners
+    from servebench.study.tune import run_tune
+    from servebench.util.errors import ConfigError
+
+    if (dry_run or cfg) and study is not None:
+        raise ConfigError(f"tune: {'--dry-run' if dry_run else '--cfg'} is for a new tune; leave out --continue")
+    if cfg is not None:
+        from servebench.config.tune_space import parse_question, split_words
+        from servebench.study.show_commands import show_commands
+
+        if cfg != "command":
+            raise ConfigError(f"tune: --cfg must be command (got {cfg}); --dry-run prints the candidates")
+        own, rest = split_words(words)
+        parse_question(own)
+        return show_commands(["-m", *rest], registry())
+    if dry_run:
+        return _dry_run(words, as_json=as_json)
+    listen = listeners(registry(), verbose=verbose, as_json=as_json)
+    if study is not None:
+        return _continue(words, study, outputs or "outputs", trusted=trusted, listen=listen)
+    if outputs or trusted:
+        raise ConfigError(
+            "tune: --outputs and --trust are for --continue STUDY; leave them out (study.dir=DIR sets the folder)"
+        )
+    return run_tune(list(words), registry(), listen=listen)
+
+
+def _dry_run(words: Sequence[str], *, as_json: bool) -> int:
+    """Print what a tune would try. Returns 0. Raises ConfigError, PreflightError."""
+    from dataclasses import asdict
+
+    from servebench.registry.registry import registry
+    from servebench.report.output import Output
+    from servebench.report.screens.tuning import plan_blocks
+    from servebench.store.layout import outputs_folder
+    from servebench.study.durations import earlier_runs
+    from servebench.study.outlook import tune_planned
+    from servebench.study.tune_plan import plan_tune
+
+    plan = plan_tune(words, registry())
+    state = plan.state
+    budget_s = state.budget if state.question.trials is None else None
+    planned = tune_planned(plan.jobs[0], budget_s, earlier_runs(outputs_folder(plan.jobs[0].settings.study.dir)))
+    data = {
+        "candidates": [asdict(one) for one in state.candidates],
+        "refused": [asdict(one) for one in state.refused],
+        "slices": state.slices,
+        **asdict(planned),
+    }
+    Output(as_json=as_json).write(plan_blocks(state, planned), data)
+    return 0
+
+
+def _continue(words: Sequence[str], study: str, outputs: str, *, trusted: bool, listen: Listen) -> int:
+    """Continue a stored tune with more budget. Raises ConfigError."""
+    from servebench.config.tune_space import parse_question, split_words
+    from servebench.registry.registry import registry
+    from servebench.store.layout import outputs_folder
+    from servebench.store.studies import named_studies
+    from servebench.store.tune import is_tune, read_signed_tune
+    from servebench.study.tune import continue_tune
+    from servebench.util.errors import ConfigError
+
+    own, rest = split_words(words)
+    names = {word.lstrip("+").partition("=")[0] for word in own}
+    if strange := rest or sorted(names - {"tune.budget", "tune.trials"}):
+        raise ConfigError(
+            f"tune: --continue takes tune.budget= or tune.trials= and nothing else (got {' '.join(strange)})"
+        )
+    folder = named_studies([study], outputs_folder(outputs))[0]
+    if not is_tune(folder):
+        raise ConfigError(f"{folder.name} is not a tune; 'servebench resume {folder.name}' continues a study")
+    question, stored = parse_question(own), read_signed_tune(folder, "")[0].question
+    if (stored.trials is None) == ("tune.trials" in names) and names:
+        key = "tune.budget" if stored.trials is None else "tune.trials"
+        raise ConfigError(f"tune: {folder.name} has {key}; continue it with {key}=")
+    more = 0.0 if not names else float(question.trials or 0) if stored.trials is not None else question.budget_s
+    return continue_tune(folder, registry(), more=more, trusted=trusted, listen=listen)

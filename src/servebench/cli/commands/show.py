@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from servebench.cli.command import (
-    conditions_argument,
-    define,
-    format_option,
-    json_option,
-    outputs_option,
-    stored_argument,
-    verbose_option,
-)
+from servebench.cli.command import conditions_argument, data_options, define, shown_options, stored_argument
 from servebench.util.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -36,10 +28,7 @@ if TYPE_CHECKING:
 )
 @stored_argument()
 @click.option("--request", "request_id", metavar="ID", help="Show where the time of one request of the run went.")
-@verbose_option
-@format_option
-@json_option
-@outputs_option
+@shown_options
 def show_command(
     *, name: str, request_id: str | None, verbose: bool, form: str | None, as_json: bool, outputs: Path
 ) -> int:
@@ -78,7 +67,7 @@ def _show_run(found: RunData, out: Output) -> None:
     from servebench.report.screens.answer import answer_blocks
     from servebench.report.screens.stored import limit_blocks, run_blocks, run_data
     from servebench.report.screens.times import times_blocks, times_of
-    from servebench.report.terminal.tables import say
+    from servebench.report.terminal.console import say
     from servebench.report.wording.noise import LONG_POINT, long_point_helps, prior_line
     from servebench.store.noise import all_noise
     from servebench.store.studies import command_words, load_study, runs_beside
@@ -180,8 +169,7 @@ NEWEST = 100
     is_flag=True,
     help=f"Show all runs: the candidates of tunes, and more than about {NEWEST} of the newest.",
 )
-@json_option
-@outputs_option
+@data_options
 def ls_command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outputs: Path) -> int:
     """List stored runs, the newest last: about a hundred, or all that meet the conditions.
 
@@ -216,7 +204,6 @@ def ls_command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outpu
 def parse_conditions(words: tuple[str, ...]) -> dict[str, str]:
     """Return the conditions in `key=value` words. Raises ConfigError."""
     from servebench.store.studies import CONDITION_KEYS
-    from servebench.util.errors import ConfigError
 
     conditions = {}
     for word in words:

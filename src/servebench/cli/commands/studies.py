@@ -4,15 +4,7 @@ from pathlib import Path
 
 import click
 
-from servebench.cli.command import (
-    DURATION,
-    define,
-    json_option,
-    outputs_option,
-    studies_argument,
-    trust_option,
-    verbose_option,
-)
+from servebench.cli.command import DURATION, define, outputs_option, session_options, studies_argument, trust_option
 from servebench.cli.completion import complete_runs_of_study, complete_studies
 
 
@@ -36,8 +28,7 @@ from servebench.cli.completion import complete_runs_of_study, complete_studies
     "--budget", "more_s", metavar="TIME", type=DURATION, help="Go on with open decisions for so much more engine time."
 )
 @trust_option
-@verbose_option
-@json_option
+@session_options
 @outputs_option
 def resume_command(
     *,
@@ -59,7 +50,7 @@ def resume_command(
     A study that you did not make on this machine is shown first, and continued if you trust it.
     """
     from servebench.registry.registry import registry
-    from servebench.report.terminal.display import Detail, listeners
+    from servebench.report.terminal.display import listeners
     from servebench.store.studies import named_studies
     from servebench.store.tune import is_tune
     from servebench.study.resume import newest_unfinished
@@ -71,7 +62,7 @@ def resume_command(
         raise ConfigError("resume: --budget makes more starts and --better longer points; give one of them")
     named = study is not None or better or more_s is not None
     folder = named_studies(["last" if study is None else study], outputs)[0] if named else newest_unfinished(outputs)
-    listen = listeners(registry(), Detail(verbose=verbose, as_json=as_json))
+    listen = listeners(registry(), verbose=verbose, as_json=as_json)
     if is_tune(folder):
         from servebench.study.tune import continue_tune
 
@@ -147,7 +138,7 @@ def work_command(study: str, run: str, trusted: bool, outputs: Path) -> int:
     from servebench.cluster.agent import execute_order
     from servebench.contracts.cluster import RunOrder
     from servebench.registry.registry import registry
-    from servebench.report.terminal.tables import say
+    from servebench.report.terminal.console import say
     from servebench.store.studies import named_studies
     from servebench.study.trust import confirm_study
     from servebench.util.errors import ConfigError

@@ -15,16 +15,7 @@ from servebench.analysis.estimate import estimate_level, levels_of, mean_of
 from servebench.analysis.statistics import is_weak_percentile, values_needed
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
-from servebench.report.charts.model import (
-    METRICS,
-    Chart,
-    ChartMetric,
-    ChartSet,
-    Series,
-    Spec,
-    nominal,
-    quantitative,
-)
+from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Series, Spec, nominal, quantitative
 from servebench.report.trust import point_trust, reason_of_code
 from servebench.util.arrays import Floats
 from servebench.util.figures import number, rough, with_interval

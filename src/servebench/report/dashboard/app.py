@@ -29,7 +29,7 @@ from servebench.report.export.runs import to_csv
 from servebench.report.html.page import SECTIONS, part
 from servebench.report.screens.comparison import comparison_blocks
 from servebench.report.screens.page import page_of, run_page
-from servebench.report.screens.results import CHARTS_NOTE
+from servebench.report.screens.sections import CHARTS_NOTE
 from servebench.store import studies as read
 from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id

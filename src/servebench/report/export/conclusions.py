@@ -19,12 +19,10 @@ from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.analysis.verdict.model import Comparison, ComparisonRow, VerdictKind
 from servebench.contracts.level import Level
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
-from servebench.report.wording.comparison import summary_of, text_of
+from servebench.report.wording.comparison import agreement_text, parity_text, summary_of, text_of
 from servebench.report.wording.decisions import word_of
 from servebench.report.wording.limits import action_text, limit_lines, statement_of
-from servebench.report.wording.quality import agreement_text, parity_text
 from servebench.report.wording.recommendation import quality_text, reason_text, reservations_text, use_text
-from servebench.util.plain_data import to_json as plain_json
 
 SCHEMA_VERSION = 3
 """1 had no version: `compare` and `recommend` printed a list, and an answer had sentences instead of values. 2 called the best
@@ -50,11 +48,6 @@ def plain(value: Any) -> Any:
     if is_dataclass(value):
         return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
     return value
-
-
-def to_json(found: Conclusions) -> str:
-    """Return conclusions as JSON."""
-    return plain_json(as_plain(found))
 
 
 def as_plain(found: Conclusions | None) -> dict[str, Any]:

@@ -6,8 +6,15 @@ from xml.etree import ElementTree
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
-from servebench.report.wording.comparison import change_of, shared_text, summary_of, text_of, verdict_of, why_not_judged
-from servebench.report.wording.quality import agreement_text
+from servebench.report.wording.comparison import (
+    agreement_text,
+    change_of,
+    shared_text,
+    summary_of,
+    text_of,
+    verdict_of,
+    why_not_judged,
+)
 from servebench.util.safe_text import clean_xml
 
 

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 from servebench.report.blocks import Block, Label, Line, Span
 from servebench.report.charts import draw
 from servebench.report.charts.model import Chart, ChartSet, Spec
-from servebench.report.screens import conclusions, results
+from servebench.report.screens import sections
 from servebench.report.screens.first_screen import first_screen
 from servebench.report.screens.page import Page
+from servebench.report.screens.points import repeats_blocks
+from servebench.report.screens.times import times_blocks
 from servebench.report.screens.tuning import tune_blocks
 from servebench.util.safe_text import clean_html
 
@@ -30,21 +32,21 @@ if TYPE_CHECKING:
 
     from servebench.analysis.tuning.answer import TuneAnswer
 
-SECTIONS = (
+SECTIONS: Sequence[tuple[str, str, Callable[[Page], Iterable[Block]]]] = (
     ("answer", "", first_screen),
-    ("load", "Speed by load", results.load),
-    ("distributions", "Latency distributions", results.distribution),
-    ("parts", "Where the time goes", results.where_time_goes),
-    ("points", "All points", results.points),
-    ("repeats", "Over repeats", results.repeats),
-    ("comparison", "Comparison", conclusions.comparison),
-    ("timeline", "Timeline", results.timeline),
-    ("limits", "What limits it", conclusions.limits),
-    ("cold", "Cold start", results.cold_start),
-    ("quality", "Quality", results.quality),
-    ("fairness", "Fairness", conclusions.fairness),
-    ("doubts", "Warnings and remedies", conclusions.warnings),
-    ("commands", "Commands", conclusions.commands),
+    ("load", "Speed by load", sections.load),
+    ("distributions", "Latency distributions", sections.distribution),
+    ("parts", "Where the time goes", lambda data: times_blocks(data.times)),
+    ("points", "All points", sections.points),
+    ("repeats", "Over repeats", lambda data: repeats_blocks([(one.label, one.rows) for one in data.runs])),
+    ("comparison", "Comparison", sections.comparison),
+    ("timeline", "Timeline", sections.timeline),
+    ("limits", "What limits it", sections.limits),
+    ("cold", "Cold start", sections.cold_start),
+    ("quality", "Quality", sections.quality),
+    ("fairness", "Fairness", sections.fairness),
+    ("doubts", "Warnings and remedies", sections.warnings),
+    ("commands", "Commands", sections.commands),
 )
 """The id, the title and the builder of each section; one without blocks is left out."""
 STILL_WIDTH = 320

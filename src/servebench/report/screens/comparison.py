@@ -7,23 +7,10 @@ from servebench.analysis.answer.model import Answer
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import Comparison
-from servebench.report.blocks import Block, Fold, Heading, Label, Line, Span, Table, TableColumn, items, row
+from servebench.report.blocks import Block, Fold, Heading, Label, Line, Span, items, table
 from servebench.report.screens.answer import answer_blocks
+from servebench.report.wording import comparison as wording
 from servebench.report.wording import decisions
-from servebench.report.wording.comparison import (
-    HEADINGS,
-    cells_of,
-    gate_failures,
-    gate_not_judged,
-    gate_scope,
-    gate_undecided,
-    reason_numbers,
-    reason_of,
-    shown_rows,
-    starts_note,
-    summary_of,
-)
-from servebench.report.wording.quality import agreement_text, parity_text
 
 TONES = {"faster": "good", "slower": "bad", "no difference": "same", "mixed": "warn"}
 TONES |= {"not worse": "same", "unequal_settings": "warn"}
@@ -39,29 +26,27 @@ def comparison_blocks(comparison: Comparison, *, opened: bool = True) -> Iterato
     `opened`."""
     yield Heading(f"{comparison.candidate}  vs  {comparison.baseline}")
     tone = TONES.get(comparison.result, "")
-    yield Line.of(Label("verdict", f"strong {tone}"), f": {summary_of(comparison)}", tone=f"strong {tone}")
+    yield Line.of(Label("verdict", f"strong {tone}"), f": {wording.summary_of(comparison)}", tone=f"strong {tone}")
     yield Fold("each metric and load", list(_rows(comparison)), opened=opened)
     for one in comparison.agreements:
-        yield Line.of(f"quality: {agreement_text(one.swapped())}", tone=AGREEMENT_TONES.get(one.finding, "dim"))
+        yield Line.of(f"quality: {wording.agreement_text(one.swapped())}", tone=AGREEMENT_TONES.get(one.finding, "dim"))
     for parity in comparison.parities:
-        text = f"parity at {parity.at}: {parity_text(parity)}"
+        text = f"parity at {parity.at}: {wording.parity_text(parity)}"
         yield Line.of(text, tone=PARITY_TONES.get(parity.finding, "warn"))
 
 
 def _rows(comparison: Comparison) -> Iterator[Block]:
-    columns = [TableColumn(name, left=name == "metric", wrap=name == "metric") for name in HEADINGS[:-1]]
-    notes = reason_numbers(comparison)
-    rows = []
-    for one in shown_rows(comparison):
-        *cells, verdict = cells_of(one)
-        mark = f" ({notes[reason]})" if (reason := reason_of(one)) else ""
+    notes = wording.reason_numbers(comparison)
+    rows: list[list[str | Line]] = []
+    for one in wording.shown_rows(comparison):
+        *cells, verdict = wording.cells_of(one)
+        mark = f" ({notes[reason]})" if (reason := wording.reason_of(one)) else ""
         tone = TONES.get(one.result, "dim") if one.competes else "dim"
-        rows.append(row(*cells, Line.of(Label(verdict, tone), Span(mark, "dim"))))
-    verdict_column = TableColumn(HEADINGS[-1], left=True, wrap=True)
-    yield Table([*columns, verdict_column], rows, ruled=True, caption="Each metric and load")
+        rows.append([*cells, Line.of(Label(verdict, tone), Span(mark, "dim"))])
+    yield table(wording.HEADINGS, rows, left=(), wrap=(1, 5), caption="Each metric and load")
     for reason, number in notes.items():
         yield Line.of(f"({number}) {reason}", tone="dim")
-    if note := starts_note(comparison):
+    if note := wording.starts_note(comparison):
         yield Line.of(note, tone="dim")
     for unequal in comparison.unequal:
         if unequal.matters:
@@ -79,7 +64,9 @@ def pairs_blocks(answer: Answer, *, width: int) -> Iterator[Block]:
         if one.result == "not enough data":
             undecided.append(f"{one.candidate} vs {one.baseline}")
         else:
-            yield Line.of(f"{one.candidate} vs {one.baseline}: {summary_of(one)}", tone=TONES.get(one.result, "dim"))
+            yield Line.of(
+                f"{one.candidate} vs {one.baseline}: {wording.summary_of(one)}", tone=TONES.get(one.result, "dim")
+            )
     if undecided:
         more = f", and {len(undecided) - NAMED_MAX} more pairs" if len(undecided) > NAMED_MAX else ""
         yield Line.of(f"not decided: {', '.join(undecided[:NAMED_MAX])}{more}", tone="dim")
@@ -90,11 +77,13 @@ def gate_blocks(gate: Gate, *, reasons: bool = True) -> Iterator[Block]:
     """Yield whether the gate lets pass, why not unless `reasons` are said elsewhere, and what it does not judge."""
     result = "failed" if gate.failed else "not decided" if gate.undecided else "passed"
     tone = {"failed": "bad", "passed": "good"}.get(result, "warn")
-    yield Line.of("Gate: ", Span(result, f"strong {tone}"), f" ({gate_scope(gate)})")
+    yield Line.of("Gate: ", Span(result, f"strong {tone}"), f" ({wording.gate_scope(gate)})")
     if reasons:
-        failures = gate_failures(gate) or [f"{candidate}: {why}" for candidate, why in gate_undecided(gate)]
+        failures = wording.gate_failures(gate) or [
+            f"{candidate}: {why}" for candidate, why in wording.gate_undecided(gate)
+        ]
         yield from (Line.of(one) for one in failures)
-    yield from (Line.of(f"not judged: {one}", tone="dim") for one in gate_not_judged(gate))
+    yield from (Line.of(f"not judged: {one}", tone="dim") for one in wording.gate_not_judged(gate))
 
 
 def decision_blocks(found: StudyDecision) -> Iterator[Block]:

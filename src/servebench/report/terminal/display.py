@@ -1,8 +1,8 @@
 """The live terminal display of a study: progress, a row for each point, and the answer at the end.
 
 Progress goes to standard error, results to standard output, so that they can be piped. Where standard error is not a terminal,
-progress is one line per event. Where standard output is none, or with `Detail.verbose`, all tables are printed; otherwise
-only the last screen.
+progress is one line per event. Where standard output is none, or with `verbose`, all tables are printed; otherwise only the
+last screen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import TracebackType
 
 from rich.console import Group
@@ -21,45 +21,21 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.events import StudyAnswered, TuneAnswered
-from servebench.contracts.events import (
-    AtOnce,
-    Doing,
-    ErrorSaid,
-    Event,
-    Events,
-    Graded,
-    JobsLeft,
-    Listen,
-    PhaseProgress,
-    PlanReady,
-    PointFinished,
-    RaceEnded,
-    RunCollected,
-    RunFinished,
-    TurnStarted,
-)
+from servebench.contracts import events as e
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, RunOutcome
 from servebench.registry.registry import Registry
 from servebench.report.blocks import items
 from servebench.report.content import content_lines, quality_line, quality_lines, search_lines
-from servebench.report.export.conclusions import to_json
+from servebench.report.export.conclusions import as_plain
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.screens.comparison import comparison_blocks, decision_blocks
-from servebench.report.screens.points import (
-    live_table,
-    point_line,
-    points_blocks,
-    repeats_blocks,
-    warning_items,
-)
-from servebench.report.terminal.blocks import print_blocks, rich_table
-from servebench.report.terminal.from_here import commands_from_here
-from servebench.report.terminal.tables import console
+from servebench.report.screens.points import live_table, point_line, points_blocks, repeats_blocks, warning_items
+from servebench.report.terminal.console import commands_from_here, console, print_blocks, rich_table
 from servebench.report.terminal.words import WORDS, is_detail, is_problem, line_of, once
 from servebench.store.studies import load_run
 from servebench.util.figures import duration, seconds
-from servebench.util.plain_data import to_json as plain_json
+from servebench.util.plain_data import to_json
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
 
@@ -73,27 +49,19 @@ LIVE_POINTS = 12
 """How many finished points the live area shows."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Detail:
-    """What is printed on standard output: all tables (`verbose`), or the answer as JSON."""
-
-    verbose: bool = False
-    as_json: bool = False
-
-
 class Display:
-    """Everything that is printed while a study runs. Use it as a context manager."""
+    """Everything that is printed while a study runs: with `verbose` all tables, with `as_json` JSON. A context manager."""
 
-    def __init__(self, *, detail: Detail | None = None) -> None:
+    def __init__(self, *, verbose: bool = False, as_json: bool = False) -> None:
         # a closed pipe, a full disk or a lost terminal must not abort a study
         self.out = console(best_effort(sys.stdout))
         self.err = console(best_effort(sys.stderr))
         self.lively = self.err.is_terminal
         self._live: Live | None = None
-        self._options = detail or Detail()
-        self.complete = self._options.verbose or not self.out.is_terminal
-        self.detail_lines = self._options.verbose or not self.lively
-        self._schedule = PlanReady()
+        self._verbose, self._as_json = verbose, as_json
+        self.complete = verbose or not self.out.is_terminal
+        self.detail_lines = verbose or not self.lively
+        self._schedule = e.PlanReady()
         self._at_once = self._in_turns = False
         self._points: list[tuple[str, Point]] = []
         self._done = 0
@@ -123,42 +91,42 @@ class Display:
         self._waiting = None
         self._pause()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: e.Event) -> None:
         """Show an event."""
         match event:
-            case PlanReady():
+            case e.PlanReady():
                 self._schedule, self._study_began, self._done = event, time.monotonic(), 0
                 self._print(line_of(event))
-            case TurnStarted() if not self._closing:
+            case e.TurnStarted() if not self._closing:
                 self._begin(event)
-            case Doing() | JobsLeft():
+            case e.Doing() | e.JobsLeft():
                 if self._in_turns:
                     # whose it is among the runs that are alive at once is not known
                     self._title = ""
                 self._wait(line_of(event))
-            case PhaseProgress():
+            case e.PhaseProgress():
                 self._progress(event)
-            case PointFinished():
+            case e.PointFinished():
                 label = self._label(event.run_id.rpartition("/")[2])
                 self._points.append((label, event.point))
                 self._done += 1
                 self._row(f"{label}, {point_line(event.point)}" if label else point_line(event.point))
-            case Graded():
+            case e.Graded():
                 self._row(quality_line(event.summary))
-            case RunFinished():
+            case e.RunFinished():
                 self._finish(event)
-            case RunCollected():
+            case e.RunCollected():
                 self._results(event.outcome, event.title)
-            case RaceEnded():
+            case e.RaceEnded():
                 self._closing = True
             case StudyAnswered() | TuneAnswered():
                 self._conclude(event)
             case _:
                 self._line(event)
 
-    def _line(self, event: Event) -> None:
-        self._at_once |= isinstance(event, AtOnce)
-        if type(event) not in WORDS or (self._closing and isinstance(event, TurnStarted)):
+    def _line(self, event: e.Event) -> None:
+        self._at_once |= isinstance(event, e.AtOnce)
+        if type(event) not in WORDS or (self._closing and isinstance(event, e.TurnStarted)):
             return
         text = line_of(event)
         if is_problem(event):
@@ -170,7 +138,7 @@ class Display:
                 self._said.add(key)
             self._print(text)
 
-    def _begin(self, event: TurnStarted) -> None:
+    def _begin(self, event: e.TurnStarted) -> None:
         self._began, self._in_turns = time.monotonic(), False
         self._heading = event.title
         self._title = self._place(event.run) or event.title
@@ -216,7 +184,7 @@ class Display:
                 if not self.lively:
                     self._print(f"  waiting: {self._status}")
 
-    def _progress(self, event: PhaseProgress) -> None:
+    def _progress(self, event: e.PhaseProgress) -> None:
         self._title = self._place(event.run) or self._title
         self._in_turns = self._at_once
         if event.stalled:
@@ -228,11 +196,11 @@ class Display:
         self._waiting = None
         self._status = line_of(event)
 
-    def _finish(self, event: RunFinished) -> None:
+    def _finish(self, event: e.RunFinished) -> None:
         """Print the results of a finished run; the answer of a tune has those of its runs."""
         outcome = event.outcome
         if not self._closing:
-            tables = outcome.points and self.complete and not self._options.as_json
+            tables = outcome.points and self.complete and not self._as_json
             self._results(outcome, self._heading, load_run(event.folder).point_rows if tables else ())
         if outcome.error:
             self._problem(outcome.error)
@@ -241,14 +209,14 @@ class Display:
         """Print the results of a run on standard output: all tables and warnings, with the means over what is `stored`; or what
         is in no answer."""
         self._status, self._waiting = "", None
-        if self._options.as_json:
+        if self._as_json:
             return
         self._pause()
         if outcome.points and self.complete:
             points = outcome.points
             blocks = [
                 *points_blocks([("", point.judged_row) for point in points], "run", title),
-                items(content_lines(points, verbose=self._options.verbose)),
+                items(content_lines(points, verbose=self._verbose)),
                 warning_items(points),
                 *repeats_blocks([("", stored)], "over repeats"),
             ]
@@ -259,20 +227,20 @@ class Display:
 
     def _conclude(self, event: StudyAnswered | TuneAnswered) -> None:
         """Print the answer of a study and what it has decided on standard output, as JSON if that is asked for."""
-        as_json, out = self._options.as_json, self.out
+        as_json, out = self._as_json, self.out
         self._pause()
         match event:
             case StudyAnswered() if as_json:
-                out.print(to_json(event.found), soft_wrap=True, end="")
+                out.print(to_json(as_plain(event.found)), soft_wrap=True, end="")
             case StudyAnswered():
                 for comparison in event.found.comparisons if event.found.decisions and self.complete else ():
                     print_blocks(comparison_blocks(comparison), out)
                 for decision in event.found.decisions:
                     print_blocks(decision_blocks(decision), out)
-                options = {"complete": self.complete, "verbose": self._options.verbose}
-                print_blocks(answer_blocks(event.found.answer, width=out.width, **options), out)
+                answer, complete = event.found.answer, self.complete
+                print_blocks(answer_blocks(answer, width=out.width, complete=complete, verbose=self._verbose), out)
             case TuneAnswered() if as_json:
-                out.print(plain_json(asdict(event.answer)), soft_wrap=True, end="")
+                out.print(to_json(asdict(event.answer)), soft_wrap=True, end="")
             case TuneAnswered():
                 from servebench.report.screens.tuning import tune_blocks
 
@@ -318,19 +286,19 @@ def shown(text: str) -> str:
     return clean if len(clean) <= CHARACTERS_MAX else f"{clean[:CHARACTERS_MAX]} ..."
 
 
-def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
-    """Return what opens the listeners of a study; `detail` is what the terminal prints. Faults of plugins are said once."""
+def listeners(registry: Registry, *, verbose: bool = False, as_json: bool = False) -> e.Listen:
+    """Return what opens the listeners of a study, with what the terminal prints. Faults of plugins are said once."""
     said: set[str] = set()
 
     @contextmanager
-    def opened() -> Iterator[Events]:
-        with Display(detail=detail) as display:
+    def opened() -> Iterator[e.Events]:
+        with Display(verbose=verbose, as_json=as_json) as display:
 
-            def tell(event: Event) -> None:
+            def tell(event: e.Event) -> None:
                 for fault in {*registry.faults, *registry.notify(event)} - said:
                     said.add(fault)
-                    display(ErrorSaid(fault))
+                    display(e.ErrorSaid(fault))
 
-            yield Events((display, tell), live=display.lively)
+            yield e.Events((display, tell), live=display.lively)
 
     return opened

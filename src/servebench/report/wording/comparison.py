@@ -1,17 +1,20 @@
-"""The text of a comparison, the same in the terminal, Markdown, HTML, JSON and the dashboard."""
+"""The text of a comparison of numbers and of answers, the same in the terminal, Markdown, HTML, JSON and the dashboard."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from statistics import median
 
 from servebench.analysis.disturbance import Taker
 from servebench.analysis.fairness import KEYS_SHOWN, SettingDifference, varying_of
+from servebench.analysis.quality.agreement import Agreement
+from servebench.analysis.quality.paired import PairedComparison
+from servebench.analysis.quality.parity import Parity, ParityFinding
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import DIFFERENT, FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP, Method, MethodKind, Reason, ReasonKind
-from servebench.report.wording.quality import agreement_text
 from servebench.util import figures
-from servebench.util.figures import MISSING, change_interval, duration, number, percent
+from servebench.util.figures import MISSING, change_interval, duration, number, percent, percent_interval
 
 HEADINGS = ("load", "metric", "baseline", "candidate", "change [95%]", "verdict")
 ONE_START_NOTE = "With one start each, the intervals allow for what two starts of one engine usually differ by."
@@ -22,7 +25,6 @@ HOWS = {"mixed": "faster in some metrics and slower in others", "not worse": "no
 REASONS_MAX = 3
 """More reasons are not named where no row has a verdict."""
 OF_ONE_ROW = "Each interval is that of its row alone; verdicts allow for the number of rows."
-
 
 SIDES = {"baseline": "the baseline", "candidate": "the candidate", "both": "either"}
 REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
@@ -287,3 +289,55 @@ def why_not_judged(row: ComparisonRow, limit: float) -> str:
         f"{description_of(row)}: up to {100 * row.worst_case:.1f}{unit} worse is possible, more than the limit of "
         f"{100 * limit:g}%; more starts narrow the interval (study.starts)"
     )
+
+
+PARITY: Mapping[ParityFinding, str] = {
+    "the same": "the answers are the same",
+    "no more than itself": "the runs differ no more than one of them differs from itself under load",
+    "more than itself": "the runs differ more than either differs from itself under load",
+    "too small to tell": "not enough prompts to tell whether the runs differ more than one differs from itself under load",
+}
+
+
+def paired_text(found: PairedComparison) -> str:
+    """Return whether two runs differ on the same questions."""
+    if found.first_share is None or found.second_share is None:
+        return f"{found.finding}: both answered {found.n} question{'' if found.n == 1 else 's'}"
+    first, second = (f"{one:.3f}" if found.scores else f"{one:.1%}" for one in (found.first_share, found.second_share))
+    needed = f"; about {found.n_needed} questions are needed" if found.n_needed else ""
+    return f"{found.finding}: {first} vs {second} on {found.n} questions, p = {found.p_value:.2g}{needed}"
+
+
+def agreement_text(found: Agreement) -> str:
+    """Return whether two runs differ on a benchmark, or why they cannot be compared."""
+    if found.comparison is not None:
+        text = paired_text(found.comparison)
+    elif found.methods:
+        text = f"not comparable: graded by {' and by '.join(found.methods)}"
+    else:
+        text = (
+            "not comparable: the questions differ: check quality.seed, quality.shots, quality.max_tokens and the data"
+        )
+    if found.chance is not None:
+        text += f"; neither is better than guessing ({found.chance:.0%})"
+    return f"{found.benchmark} at {found.at}: {text}"
+
+
+def parity_text(found: Parity) -> str:
+    """Return whether two runs give the same answers, and how steady each is."""
+    across = found.across
+    equal = f"{percent(across.share)} of {across.n} answers are equal {percent_interval(*across.interval)}"
+    parts = [f"{PARITY[found.finding]}: {equal}"]
+    if across.first:
+        parts[0] += (
+            f", the others diverge after {across.first[0]} {across.unit} or more (median {median(across.first):g})"
+        )
+    if across.logprob_gap_mean is not None:
+        parts.append(
+            f"log-probabilities differ by {across.logprob_gap_mean:.2g} on average, by {across.logprob_gap_max:.2g} at most"
+        )
+    steady = " and ".join(percent(one.share) for one in (found.own_first, found.own_second))
+    parts.append(f"each run alone and under load: {steady} equal (p = {found.p_value:.2g})")
+    if found.n_needed:
+        parts.append(f"about {found.n_needed} prompts are needed")
+    return "; ".join(parts)

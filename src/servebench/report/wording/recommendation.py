@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from servebench.analysis.recommendation.model import LessAccurate, Recommendation, Score, UseReason, UseReasonKind
 from servebench.contracts.point_row import POINT_COLUMNS
-from servebench.report.wording.comparison import not_usable_text, unequal_text
-from servebench.report.wording.quality import agreement_text
+from servebench.report.wording.comparison import agreement_text, not_usable_text, unequal_text
 from servebench.util.figures import change, change_interval, number, percent
 
 SHOWN_MAX = 4

@@ -60,11 +60,25 @@ def change_lines(answer: TuneAnswer) -> list[str]:
     return [CHANGES[one.kind](one) for one in answer.would_change]
 
 
-def asked_line(answer: TuneAnswer) -> str:
-    """Return the question in one line."""
-    objective = answer.objective
-    way, margin = "highest" if objective.higher else "lowest", percent(answer.question.share("margin"))
-    return f"{way} {objective.name} ({objective.unit}) at {_levels(answer.levels)}; settings within {margin} count as equal"
+def best_lines(answer: TuneAnswer) -> list[str]:
+    """Return the best candidate's value beside that of stock, with the question; what a new measurement will show, and what the
+    gain rests on where engines took turns (elsewhere FROM_STOCK_NOTE says it); and why the best candidate is not the one with the
+    highest estimate, where it is not."""
+    objective, margin = answer.objective, percent(answer.question.share("margin"))
+    stock = f"stock {number(answer.stock_value)} {objective.unit}"
+    value = f"{answer.best_name} {number(answer.value)} {objective.unit}, {stock}" if answer.settings else stock
+    asked = (
+        f"{'highest' if objective.higher else 'lowest'} {objective.name} ({objective.unit}) at {_levels(answer.levels)}"
+    )
+    lines = [f"{value}; asked: {asked}; settings within {margin} count as equal"]
+    if answer.gain is not None and answer.again is not None and answer.verdict in ("better", "open"):
+        ends, method = change_interval(answer.again.low, answer.again.high), answer.gain.method
+        new = f"{AGAIN_STARTS} new starts of each will show {ends} in 95 of 100 cases, unless one is a slow start"
+        lines.append(f"{new}; the gain is by {method_text(method)}" if method.slice_by_slice else new)
+    if answer.equals:
+        more = f"{', '.join(answer.equals)} measured more, by less than {margin}"
+        lines.append(f"{answer.best_name} is nearest to the stock settings among equals: {more}")
+    return lines
 
 
 def spent_line(answer: TuneAnswer) -> str:
@@ -77,31 +91,6 @@ def spent_line(answer: TuneAnswer) -> str:
     )
 
 
-def value_line(answer: TuneAnswer) -> str:
-    """Return the best candidate's value beside that of stock."""
-    unit, stock = answer.objective.unit, f"stock {number(answer.stock_value)} {answer.objective.unit}"
-    return stock if not answer.settings else f"{answer.best_name} {number(answer.value)} {unit}, {stock}"
-
-
-def gain_line(answer: TuneAnswer) -> str:
-    """Return what a new measurement will show, and what the gain rests on where engines took turns (elsewhere FROM_STOCK_NOTE
-    says it); empty without a gain."""
-    if answer.gain is None or answer.again is None or answer.verdict not in ("better", "open"):
-        return ""
-    ends = change_interval(answer.again.low, answer.again.high)
-    new = f"{AGAIN_STARTS} new starts of each will show {ends} in 95 of 100 cases, unless one is a slow start"
-    method = answer.gain.method
-    return f"{new}; the gain is by {method_text(method)}" if method.slice_by_slice else new
-
-
-def equals_line(answer: TuneAnswer) -> str:
-    """Return why the best candidate is not the one with the highest estimate; empty where it is."""
-    if not answer.equals:
-        return ""
-    margin, names = percent(answer.question.share("margin")), ", ".join(answer.equals)
-    return f"{answer.best_name} is nearest to the stock settings among equals: {names} measured more, by less than {margin}"
-
-
 def contribution_lines(answer: TuneAnswer) -> list[str]:
     """Return what each setting of the best candidate contributes."""
     return [
@@ -112,7 +101,8 @@ def contribution_lines(answer: TuneAnswer) -> list[str]:
 def cells_of(one: Tried) -> tuple[str, ...]:
     """Return the cells of a candidate under HEADINGS."""
     starts, gain = str(one.starts or MISSING), gain_text(one.from_stock) or MISSING
-    return one.name, starts, number(one.value), gain, number(one.figures.ttft_ms), status_of(one)
+    ended = _end(one.left) if one.status == "left" and one.left is not None else one.status
+    return one.name, starts, number(one.value), gain, number(one.figures.ttft_ms), ended
 
 
 def was_tried(one: Tried) -> bool:
@@ -144,11 +134,6 @@ def refused_lines(found: Iterable[tuple[str, str]]) -> list[str]:
 def imitation_line(answer: TuneAnswer) -> str:
     """Return that the engines are not real ones; empty where they are."""
     return caveat_text(Caveat(kind=CaveatKind.IMITATED, how=answer.imitated)) if answer.imitated else ""
-
-
-def status_of(one: Tried) -> str:
-    """Return how a candidate ended, without the figures."""
-    return _end(one.left) if one.status == "left" and one.left is not None else one.status
 
 
 def _end(left: Left) -> str:

@@ -8,8 +8,7 @@ from io import StringIO
 import pytest
 
 from servebench.report.blocks import NextCommand
-from servebench.report.terminal.blocks import print_blocks
-from servebench.report.terminal.tables import console, say
+from servebench.report.terminal.console import console, print_blocks, say
 
 
 class Terminal(StringIO):

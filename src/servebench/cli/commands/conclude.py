@@ -1,4 +1,4 @@
-"""`servebench compare` and `recommend`."""
+"""`servebench compare`, `recommend` and `report`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import click
 from servebench.cli.command import (
     FILE,
     SHARE,
+    OneOf,
     define,
-    doubtful_option,
-    format_option,
     json_option,
+    judged_options,
     outputs_option,
     rules_option,
+    shown_options,
     stored_argument,
-    varying_option,
-    verbose_option,
 )
 from servebench.cli.completion import complete_stored
 
@@ -30,11 +29,13 @@ if TYPE_CHECKING:
     from servebench.analysis.verdict.gate import Gate
     from servebench.analysis.verdict.model import Comparison
     from servebench.report.blocks import Block
-
+    from servebench.report.output import Output
 
 EXIT_REGRESSION = 1
 EXIT_NOT_JUDGED = 7
 LOOKED = "The study added starts by what it found; the verdicts above are its own."
+MLPERF = "mlperf"
+TOOLS = ("vllm", "sglang", "aiperf", "guidellm", MLPERF)
 
 
 @define(
@@ -50,14 +51,10 @@ LOOKED = "The study added starts by what it found; the verdicts above are its ow
 @click.option("--max-regression", metavar="5%", type=SHARE, help="Fail if a competing metric is worse by more.")
 @click.option("--metric", metavar="NAME,...", help="Metrics that have to be within --max-regression.")
 @click.option("--margin", metavar="5%", type=SHARE, help="Differences below this share do not matter.")
-@varying_option
-@doubtful_option
+@judged_options
 @click.option("--junit", metavar="FILE", type=FILE, help="Write the result of the gate as JUnit XML.")
 @click.option("--markdown", metavar="FILE", type=FILE, help="Write the comparison as Markdown.")
-@verbose_option
-@format_option
-@json_option
-@outputs_option
+@shown_options
 def compare_command(
     *,
     names: tuple[str, ...],
@@ -129,7 +126,7 @@ def compare_command(
 
 def _say_unreadable(concluded: Conclusions) -> None:
     """Print which runs have a file that cannot be read."""
-    from servebench.report.terminal.tables import say
+    from servebench.report.terminal.console import say
     from servebench.report.wording.answer import failure_text
 
     for one in concluded.answer.failures:
@@ -164,7 +161,7 @@ def _decided(concluded: Conclusions, folders: Mapping[str, Path]) -> list[Block]
 
 def _gate_code(gate: Gate) -> int:
     """Print why the gate does not pass, and return the exit code."""
-    from servebench.report.terminal.tables import say
+    from servebench.report.terminal.console import say
     from servebench.report.wording.comparison import gate_failures, gate_undecided
 
     for line in gate_failures(gate):
@@ -187,12 +184,8 @@ def _gate_code(gate: Gate) -> int:
 @stored_argument(several=True, required=False)
 @rules_option
 @click.option("--show-rules", is_flag=True, help="Print the built-in rules.")
-@varying_option
-@doubtful_option
-@verbose_option
-@format_option
-@json_option
-@outputs_option
+@judged_options
+@shown_options
 def recommend_command(
     *,
     names: tuple[str, ...],
@@ -215,7 +208,7 @@ def recommend_command(
     from servebench.report.export.conclusions import as_plain
     from servebench.report.output import Output
     from servebench.report.screens.recommendation import recommendation_blocks
-    from servebench.report.terminal.tables import say
+    from servebench.report.terminal.console import say
     from servebench.store.studies import find, runs_beside, runs_of
     from servebench.util.errors import ConfigError
 
@@ -247,4 +240,91 @@ def recommend_command(
         say(f"servebench: {how} engines{which}: these numbers do not describe the real ones")
     complete = verbose if out.form == "markdown" else out.complete
     out.write(recommendation_blocks(concluded.recommendations or (), verbose=complete), as_plain(concluded))
+    return 0
+
+
+@define(
+    "report",
+    examples=[
+        ("servebench report last", "write report.html into the folder of the latest study"),
+        ("servebench report my_study/00_vllm_unique --out page.html", "one run, to a file of your own"),
+        ("servebench report last --json", "the page, and its answers as JSON for a script"),
+        ("servebench report last --as vllm", "the numbers by the definitions of 'vllm bench serve'"),
+        ("servebench report last --as mlperf", "by MLPerf Endpoints' rules, and which are broken (unofficial)"),
+    ],
+)
+@stored_argument()
+@click.option("--out", metavar="FILE", type=FILE, help="File to write (default: report.html in the run or study).")
+@click.option("--as", "tool", type=OneOf(TOOLS), help="Print the numbers by this tool's definitions; write no page.")
+@click.option(
+    "--data-set", metavar="N", type=click.IntRange(1), help="With --as mlperf: the number of samples of the data set."
+)
+@click.option("--open", "opened", is_flag=True, help="Show the page in your browser.")
+@json_option
+@rules_option
+@judged_options
+@outputs_option
+def report_command(
+    *,
+    name: str,
+    out: Path | None,
+    tool: str | None,
+    data_set: int | None,
+    opened: bool,
+    as_json: bool,
+    rules_path: Path | None,
+    varying: str | None,
+    with_doubtful: bool,
+    outputs: Path,
+) -> int:
+    """Write one self-contained HTML page about a run or study; with --json, print what its first screen says, too.
+
+    With --as, print its numbers by the definitions of another tool instead.
+    """
+    from servebench.analysis.recommendation.rules import load_rules
+    from servebench.report.export.conclusions import as_plain
+    from servebench.report.html.page import page
+    from servebench.report.output import Output
+    from servebench.report.screens.page import page_of
+    from servebench.store.files import write_file
+    from servebench.store.studies import find
+    from servebench.util.errors import ConfigError
+
+    to = Output(as_json=as_json)
+    if data_set is not None and tool != MLPERF:
+        raise ConfigError(f"--data-set is for --as {MLPERF}: leave it out")
+    if tool is not None:
+        for option, given in (("--out", out), ("--open", opened), ("--varying", varying), ("--rules", rules_path)):
+            if given:
+                raise ConfigError(f"{option} is for the page, and --as {tool} prints numbers: leave one of the two out")
+        return _print_as(tool, name, to, data_set, outputs=outputs)
+    found = find(name, outputs)
+    data = page_of(found, load_rules(rules_path), with_doubtful=with_doubtful, varying=varying)
+    target = out or found.path / "report.html"
+    write_file(target, page(data))
+    if to.as_json:
+        about = {"report": str(target), "id": data.title, "folder": data.folder, "words": list(data.found.words)}
+        to.write((), {**about, **as_plain(data.conclusions)})
+    else:
+        click.echo(target)
+    if opened:
+        click.launch(str(target))
+    return 0
+
+
+def _print_as(tool: str, name: str, to: Output, data_set: int | None, *, outputs: Path) -> int:
+    """Print a run as another tool would. Raises ConfigError, StoreError."""
+    from servebench.measure.dialects import DIALECTS
+    from servebench.report.screens.as_tool import as_document, as_mlperf_blocks, as_tool_blocks, curves_of, points_as_tool
+    from servebench.store.studies import find, runs_of
+    from servebench.util.errors import ConfigError
+
+    runs, dialect = runs_of(find(name, outputs)), DIALECTS.get(tool)
+    if dialect is not None and (points := points_as_tool(runs, dialect)):
+        data = {"as": tool, "notes": list(dialect.notes), "points": [point.as_dict() for point in points]}
+        to.write(as_tool_blocks(points, dialect), data)
+    elif dialect is None and (curves := curves_of(runs, data_set)):
+        to.write(as_mlperf_blocks(curves, data_set), as_document(curves, data_set))
+    else:
+        raise ConfigError(f"'{name}' has no successful requests to recompute from: all failed, or it was imported")
     return 0
