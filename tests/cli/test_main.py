@@ -166,7 +166,7 @@ def test_version(capsys):
 
 def test_choices_of_the_command_line_are_those_of_the_packages():
     from servebench.cli.commands import tools
-    from servebench.report.dashboard.launch import PORT
+    from servebench.report.dashboard.local import PORT
     from servebench.skeleton import KINDS
 
     assert (*DIALECTS, MLPERF) == TOOLS

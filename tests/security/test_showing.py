@@ -160,10 +160,10 @@ def test_the_dashboard_renders_no_markup_of_a_study(outputs, monkeypatch, view):
     pytest.importorskip("streamlit")
     from streamlit.testing.v1 import AppTest
 
-    from servebench.report.dashboard import launch
+    from servebench.report.dashboard import local
 
     monkeypatch.setattr("sys.argv", ["app.py", str(outputs)])
-    page = AppTest.from_file(str(Path(launch.__file__).with_name("app.py")), default_timeout=600)
+    page = AppTest.from_file(str(Path(local.__file__).with_name("app.py")), default_timeout=600)
     page.session_state["view"] = view
     page.run()
     assert not page.exception

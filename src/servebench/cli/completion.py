@@ -5,13 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from click.shell_completion import (
-    BashComplete,
-    CompletionItem,
-    add_completion_class,
-    get_completion_class,
-    split_arg_string,
-)
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
 from servebench.util.errors import ConfigError, reason_of
 from servebench.util.short_id import short_id
@@ -31,7 +25,7 @@ class OverrideBash(BashComplete):
     def get_completion_args(self) -> tuple[list[str], str]:
         """Return the complete words of the line, and the one under the cursor."""
         line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)]
-        words = split_arg_string(line)[1:]
+        words = click.shell_completion.split_arg_string(line)[1:]
         self._incomplete = "" if line[-1:].isspace() or not words else words.pop()
         return words, self._incomplete
 

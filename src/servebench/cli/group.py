@@ -1,16 +1,18 @@
 """The group of all commands: finds and imports a command when it is used, and leaves other words to `run`."""
 
 import difflib
+import os
 import re
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
 
 from servebench import __version__
 from servebench.cli.command import HELP_WORDS, SETTINGS, write_examples
-from servebench.cli.completion import complete_words
+from servebench.cli.completion import complete_words, install_completion
 from servebench.registry.conf import groups_in_order
 from servebench.util.errors import ConfigError
 
@@ -124,11 +126,6 @@ def with_help(words: list[str]) -> list[str]:
 
 def _install_completion(ctx: click.Context, _param: click.Parameter, shell: str | None) -> None:
     if shell is not None and not ctx.resilient_parsing:
-        import os
-        from pathlib import Path
-
-        from servebench.cli.completion import install_completion
-
         shell = Path(os.environ.get("SHELL", "")).name if shell == "auto" else shell
         click.echo(install_completion(shell, ctx.command), nl=False)
         ctx.exit()

@@ -19,7 +19,6 @@ SECOND_MS = 1000.0
 NUMBER_MAX = 1e15
 LINES_MAX = 1_000_000
 
-
 Row = dict[str, Any]
 """A load level under the names of points.csv; what the file does not contain is missing, or None while it is read."""
 
@@ -134,29 +133,21 @@ def _flat_point(result: Mapping[str, Any], latency: str, planned: int | None) ->
 def _vllm(documents: list[dict[str, Any]]) -> ForeignRun:
     first = documents[0]
     points = [_flat_point(one, "e2el_ms", _count(one.get("num_prompts"))) for one in documents if "completed" in one]
-    return ForeignRun(
-        tool="vllm",
-        engine=_named(first.get("backend") or first.get("endpoint_type")),
-        model=first.get("model_id"),
-        points=points,
-        config={
-            key: first.get(key) for key in ("backend", "tokenizer_id", "num_prompts", "request_rate", "burstiness")
-        },
-    )
+    engine = _named(first.get("backend") or first.get("endpoint_type"))
+    arguments = ("backend", "tokenizer_id", "num_prompts", "request_rate", "burstiness")
+    config = {key: first.get(key) for key in arguments}
+    return ForeignRun(tool="vllm", engine=engine, model=first.get("model_id"), points=points, config=config)
 
 
 def _sglang(documents: list[dict[str, Any]]) -> ForeignRun:
     first = documents[0]
     points = [_flat_point(one, "e2e_latency_ms", None) for one in documents if "completed" in one]
     server = mapping(first.get("server_info"))
+    model = server.get("served_model_name") or server.get("model_path")
     arguments = ("dataset_name", "random_input_len", "random_output_len", "random_range_ratio", "request_rate")
-    return ForeignRun(
-        tool="sglang",
-        engine=_named(first.get("backend")),
-        model=server.get("served_model_name") or server.get("model_path"),
-        points=points,
-        config={key: first.get(key) for key in ("backend", *arguments)},
-    )
+    config = {key: first.get(key) for key in ("backend", *arguments)}
+    engine = _named(first.get("backend"))
+    return ForeignRun(tool="sglang", engine=engine, model=model, points=points, config=config)
 
 
 def _named(backend: Any) -> str | None:

@@ -74,42 +74,30 @@ from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.requests import as_request
 from servebench.workload.build.seeding import generator, salt
 
-__all__ = ["Emulation", "Loading"]
-__all__ += ["Command", "ContainerImage", "Dialect", "Engine", "LaunchContext", "Launcher", "LogHint", "PhaseMarker"]
+__all__ = ["Command", "ContainerImage", "Dialect", "Engine", "LaunchContext", "Launcher", "LogHint", "PhaseMarker"]
 __all__ += ["RunningEngine", "Say", "ServerTimings", "StartPhase", "StopReport"]
 __all__ += ["API_VERSION", "PointFinished", "RunFinished", "RunStarted", "hookimpl"]
 __all__ += ["AnswerStore", "Endpoint", "Grade", "Item", "ItemAnswer", "Judged", "Record"]
 __all__ += ["OpenPromptScorer", "RowScorer", "Scorer"]
-__all__ += ["Knob", "Limit"]
+__all__ += ["Emulation", "Knob", "Limit", "Loading"]
 __all__ += ["Message", "Request", "Tokenizer", "Workload"]
 __all__ += ["CountOrZero", "EngineSettings", "Fraction", "GpuSettings", "LaunchSettings", "LengthSettings"]
 __all__ += ["ModelSettings", "Port", "PositiveFloat", "PositiveInt", "QualitySettings", "RunSettings"]
 __all__ += ["Seconds", "StrictSettings", "WorkloadSettings"]
 __all__ += ["Reading", "Subject", "TelemetrySource"]
 __all__ += ["MODEL_NOT_FOUND", "SHARED_SETTINGS", "FlagTable", "GuardedProcess", "accepts_connections"]
-__all__ += [
-    "command_environment",
-    "command_output",
-    "engine_hooks",
-    "engine_knobs",
-    "extra_arguments",
-    "find_program",
-    "free_port",
-    "is_python",
-    "log_hints",
-]
-__all__ += ["milliseconds", "missing_executable", "object_at", "read_emulation"]
+__all__ += ["command_environment", "command_output", "engine_hooks", "engine_knobs", "extra_arguments", "find_program"]
+__all__ += ["free_port", "is_python", "log_hints", "milliseconds", "missing_executable", "object_at", "read_emulation"]
 __all__ += ["TEXT", "answer_of", "answered_requests", "item_of", "object_of", "read_answers", "read_rows", "sample"]
-__all__ += ["access_problems", "gguf_files", "in_one_line", "kind_named", "tls_context"]
-__all__ += ["HUB_TOKENS", "python_environment"]
 __all__ += [
-    "ConfigError",
-    "EngineError",
-    "NotFetched",
-    "PackagedFile",
-    "PreflightError",
-    "QualityError",
-    "fetch",
-    "sha256_of",
+    "HUB_TOKENS",
+    "access_problems",
+    "gguf_files",
+    "in_one_line",
+    "kind_named",
+    "python_environment",
+    "tls_context",
 ]
+__all__ += ["ConfigError", "EngineError", "PreflightError", "QualityError"]
+__all__ += ["NotFetched", "PackagedFile", "fetch", "sha256_of"]
 __all__ += ["as_request", "fill", "generator", "salt", "sample_lengths"]

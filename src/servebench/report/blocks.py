@@ -141,10 +141,9 @@ class Charts:
 
 
 Block = Heading | Line | Table | Items | NextCommand | Verbatim | Gap | Fold | Sides | Charts
-Plain = Heading | Line | Table | Items | NextCommand | Gap
 
 
-def plain(blocks: Iterable[Block]) -> Iterator[Plain]:
+def plain(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield blocks for a medium without folds, columns and pictures: charts are sentences."""
     for block in blocks:
         match block:

@@ -10,8 +10,8 @@ import pytest
 from servebench.cli.main import dispatch
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
-from servebench.report.dashboard import launch
-from servebench.report.dashboard.launch import dashboard_command
+from servebench.report.dashboard import local
+from servebench.report.dashboard.local import dashboard_command
 from servebench.store.graded import add_quality
 from servebench.store.layout import RunFolder
 from servebench.util.errors import PreflightError
@@ -23,7 +23,7 @@ from servebench.report.dashboard.app import VIEWS, compared, study_page
 from servebench.report.dashboard.serve import run_row
 from servebench.report.html.page import SECTIONS
 
-APP = Path(launch.__file__).with_name("app.py")
+APP = Path(local.__file__).with_name("app.py")
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +191,6 @@ def test_it_listens_on_this_machine_only_and_tells_nobody():
 
 
 def test_without_streamlit_the_user_is_told_what_to_install(monkeypatch):
-    monkeypatch.setattr("servebench.report.dashboard.launch.find_spec", lambda name: None)
+    monkeypatch.setattr("servebench.report.dashboard.local.find_spec", lambda name: None)
     with pytest.raises(PreflightError, match=r"pip install 'servebench-suite\[dashboard\]'"):
         dispatch(["dashboard"])

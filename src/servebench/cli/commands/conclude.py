@@ -21,6 +21,7 @@ from servebench.cli.command import (
     stored_argument,
 )
 from servebench.cli.completion import complete_stored
+from servebench.util.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from servebench.analysis.verdict.gate import Gate
     from servebench.analysis.verdict.model import Comparison
     from servebench.report.blocks import Block
-    from servebench.report.output import Output
+    from servebench.report.terminal.console import Output
 
 EXIT_REGRESSION = 1
 EXIT_NOT_JUDGED = 7
@@ -84,12 +85,11 @@ def compare_command(
     from servebench.report.export.conclusions import as_plain
     from servebench.report.export.junit import to_junit
     from servebench.report.export.markdown import to_markdown
-    from servebench.report.output import Output
     from servebench.report.screens.answer import slow_starts_blocks
     from servebench.report.screens.comparison import gate_blocks, pairs_blocks
+    from servebench.report.terminal.console import Output
     from servebench.store.files import write_file
     from servebench.store.studies import find, load_outputs, load_study
-    from servebench.util.errors import ConfigError
 
     out = Output(form, as_json=as_json, verbose=verbose)
     if metric is not None and max_regression is None:
@@ -206,11 +206,9 @@ def recommend_command(
     from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
     from servebench.report.export.conclusions import as_plain
-    from servebench.report.output import Output
     from servebench.report.screens.recommendation import recommendation_blocks
-    from servebench.report.terminal.console import say
+    from servebench.report.terminal.console import Output, say
     from servebench.store.studies import find, runs_beside, runs_of
-    from servebench.util.errors import ConfigError
 
     if show_rules:
         click.echo(rules_text(), nl=False)
@@ -284,11 +282,10 @@ def report_command(
     from servebench.analysis.recommendation.rules import load_rules
     from servebench.report.export.conclusions import as_plain
     from servebench.report.html.page import page
-    from servebench.report.output import Output
     from servebench.report.screens.page import page_of
+    from servebench.report.terminal.console import Output
     from servebench.store.files import write_file
     from servebench.store.studies import find
-    from servebench.util.errors import ConfigError
 
     to = Output(as_json=as_json)
     if data_set is not None and tool != MLPERF:
@@ -317,7 +314,6 @@ def _print_as(tool: str, name: str, to: Output, data_set: int | None, *, outputs
     from servebench.measure.dialects import DIALECTS
     from servebench.report.screens.as_tool import as_document, as_mlperf_blocks, as_tool_blocks, curves_of, points_as_tool
     from servebench.store.studies import find, runs_of
-    from servebench.util.errors import ConfigError
 
     runs, dialect = runs_of(find(name, outputs)), DIALECTS.get(tool)
     if dialect is not None and (points := points_as_tool(runs, dialect)):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from servebench.cli.command import FILE, config_dir_option, define, session_options, trust_option, words_argument
+from servebench.util.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +70,6 @@ def run_command(
     """
     from servebench.config.overrides import LOCK_WORD
     from servebench.registry.registry import registry
-    from servebench.util.errors import ConfigError
 
     if trusted and LOCK_WORD not in words:
         raise ConfigError(f"run: --trust is for a manifest of {LOCK_WORD} FILE; leave it out")
@@ -97,7 +98,6 @@ def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: 
     from servebench.registry.registry import registry
     from servebench.report.terminal.display import listeners
     from servebench.study.study import run_study
-    from servebench.util.errors import ConfigError
 
     if asked := next((word for word in words if word.startswith("tune.")), None):
         raise ConfigError(f"{asked}: words with tune. belong to 'servebench tune'")
@@ -107,11 +107,9 @@ def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: 
 
 def print_plan(words: Sequence[str], *, as_json: bool) -> int:
     """Print what a run of these words would do. Returns 0. Raises ConfigError, PreflightError, EngineError."""
-    from dataclasses import asdict
-
     from servebench.registry.registry import registry
     from servebench.report.blocks import Line
-    from servebench.report.output import Output
+    from servebench.report.terminal.console import Output
     from servebench.report.terminal.display import listeners
     from servebench.report.terminal.words import line_of
     from servebench.study.study import dry_run
@@ -136,8 +134,8 @@ def _with_model(words: Sequence[str]) -> tuple[str, ...]:
 def print_previews(words: Sequence[str], registry: Registry) -> int:
     """Print each different workload of the jobs that the words describe. Returns 0. Raises ConfigError."""
     from servebench.config import compose_jobs
-    from servebench.report.output import Output
     from servebench.report.screens.preview import preview_blocks
+    from servebench.report.terminal.console import Output
     from servebench.run.preview import preview, preview_key
 
     shown = []
@@ -231,7 +229,6 @@ def tune_command(
     from servebench.registry.registry import registry
     from servebench.report.terminal.display import listeners
     from servebench.study.tune import run_tune
-    from servebench.util.errors import ConfigError
 
     if (dry_run or cfg) and study is not None:
         raise ConfigError(f"tune: {'--dry-run' if dry_run else '--cfg'} is for a new tune; leave out --continue")
@@ -258,11 +255,9 @@ def tune_command(
 
 def _dry_run(words: Sequence[str], *, as_json: bool) -> int:
     """Print what a tune would try. Returns 0. Raises ConfigError, PreflightError."""
-    from dataclasses import asdict
-
     from servebench.registry.registry import registry
-    from servebench.report.output import Output
     from servebench.report.screens.tuning import plan_blocks
+    from servebench.report.terminal.console import Output
     from servebench.store.layout import outputs_folder
     from servebench.study.durations import earlier_runs
     from servebench.study.outlook import tune_planned
@@ -290,7 +285,6 @@ def _continue(words: Sequence[str], study: str, outputs: str, *, trusted: bool, 
     from servebench.store.studies import named_studies
     from servebench.store.tune import is_tune, read_signed_tune
     from servebench.study.tune import continue_tune
-    from servebench.util.errors import ConfigError
 
     own, rest = split_words(words)
     names = {word.lstrip("+").partition("=")[0] for word in own}

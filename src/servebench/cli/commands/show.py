@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from servebench.util.errors import ConfigError, StoreError
 if TYPE_CHECKING:
     from servebench.analysis.limits.model import LimitFinding
     from servebench.contracts.stored import RunData, StudyData
-    from servebench.report.output import Output
+    from servebench.report.terminal.console import Output
     from servebench.store.layout import StudyFolder
 
 
@@ -35,10 +37,10 @@ def show_command(
     """Show the set-up and the results of a stored run, or the answer of a stored study."""
     from servebench.contracts.stored import StudyData
     from servebench.report.blocks import Line
-    from servebench.report.output import Output
     from servebench.report.screens.times import request_lines
+    from servebench.report.terminal.console import Output
     from servebench.store.layout import StudyFolder
-    from servebench.store.studies import find
+    from servebench.store.studies import find, runs_of
     from servebench.store.tune import is_tune
 
     out = Output(form, as_json=as_json, verbose=verbose)
@@ -46,7 +48,9 @@ def show_command(
     if request_id is not None:
         if out.form == "markdown":
             raise ConfigError("--request has no Markdown: leave out --format markdown")
-        Output().write(map(Line.of, request_lines(one_run(found), request_id)))
+        if len(runs := runs_of(found)) != 1:
+            raise ConfigError(f"--request needs one run, and {found.path.name} has {len(runs)}; name one: STUDY/RUN")
+        Output().write(map(Line.of, request_lines(runs[0], request_id)))
     elif isinstance(found, StudyData) and is_tune(StudyFolder(found.path)):
         _show_tune(StudyFolder(found.path), out)
     elif isinstance(found, StudyData) and (len(found.runs) != 1 or out.form == "markdown"):
@@ -130,8 +134,6 @@ def _show_study(found: StudyData, out: Output) -> None:
 
 
 def _show_tune(folder: StudyFolder, out: Output) -> None:
-    from dataclasses import asdict
-
     from servebench.registry.registry import registry
     from servebench.report.screens.tuning import tune_blocks
     from servebench.study.tune_answer import stored_answer
@@ -139,16 +141,6 @@ def _show_tune(folder: StudyFolder, out: Output) -> None:
     answer = stored_answer(folder, registry())
     complete = out.verbose if out.form == "markdown" else out.complete
     out.write(tune_blocks(answer, complete=complete), asdict(answer))
-
-
-def one_run(found: RunData | StudyData) -> RunData:
-    """Return a run, or the only one of a study. Raises ConfigError for a study of several."""
-    from servebench.store.studies import runs_of
-
-    runs = runs_of(found)
-    if len(runs) != 1:
-        raise ConfigError(f"--request needs one run, and {found.path.name} has {len(runs)}; name one: STUDY/RUN")
-    return runs[0]
 
 
 NEWEST = 100
@@ -175,10 +167,8 @@ def ls_command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outpu
 
     Other commands take a run by its number: servebench compare 1 2.
     """
-    from functools import partial
-
-    from servebench.report.output import Output
     from servebench.report.screens.listing import LIST_COLUMNS, list_blocks, run_list
+    from servebench.report.terminal.console import Output
     from servebench.store.overview import listed_rows
     from servebench.store.studies import load_newest, number_runs, select
 

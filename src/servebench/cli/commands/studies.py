@@ -6,6 +6,7 @@ import click
 
 from servebench.cli.command import DURATION, define, outputs_option, session_options, studies_argument, trust_option
 from servebench.cli.completion import complete_runs_of_study, complete_studies
+from servebench.util.errors import ConfigError
 
 
 @define(
@@ -55,7 +56,6 @@ def resume_command(
     from servebench.store.tune import is_tune
     from servebench.study.resume import newest_unfinished
     from servebench.study.study import continue_study
-    from servebench.util.errors import ConfigError
     from servebench.util.short_id import short_id
 
     if better and more_s is not None:
@@ -72,14 +72,7 @@ def resume_command(
             )
         return continue_tune(folder, registry(), listen=listen, here=here, trusted=trusted)
     return continue_study(
-        folder,
-        registry(),
-        retry_failed=failed,
-        here=here,
-        trusted=trusted,
-        better=better,
-        more_s=more_s,
-        listen=listen,
+        folder, registry(), retry_failed=failed, here=here, trusted=trusted, better=better, more_s=more_s, listen=listen
     )
 
 
@@ -141,7 +134,6 @@ def work_command(study: str, run: str, trusted: bool, outputs: Path) -> int:
     from servebench.report.terminal.console import say
     from servebench.store.studies import named_studies
     from servebench.study.trust import confirm_study
-    from servebench.util.errors import ConfigError
 
     folder = named_studies([study], outputs)[0]
     stored = confirm_study(folder, registry(), trusted=trusted, adopt=False)

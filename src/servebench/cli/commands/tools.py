@@ -1,14 +1,25 @@
 """`servebench plugins`, `selfcheck`, `dashboard`, `record`, `export`, `import`, `bundle` and `help`."""
 
+from __future__ import annotations
+
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from servebench.cli.command import FILE, PORT, CommandGroup, OneOf, define, json_option, outputs_option, stored_argument
+from servebench.util.errors import ConfigError, StoreError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from servebench.registry.registry import Registry
+    from servebench.report.blocks import Block
+
+TONES = {"broken": "bad", "disabled": "dim"}
 KINDS = ("engine", "scorer", "workload")
 
 
@@ -28,11 +39,30 @@ def plugins_command(ctx: click.Context, as_json: bool) -> int:
     """List the installed plugins, what each adds, and what is wrong with a broken one; 'plugins new' writes a new one."""
     if ctx.invoked_subcommand is None:
         from servebench.registry.registry import registry
-        from servebench.report.output import Output
-        from servebench.report.screens.plugins import plugins_blocks, plugins_data
+        from servebench.report.terminal.console import Output
 
-        Output(as_json=as_json).write(plugins_blocks(registry()), plugins_data(registry()))
+        known = registry()
+        offers = {kind: sorted(classes) for kind, classes in known.kinds.items()}
+        data = {"plugins": [asdict(info) for info in known.plugins], "offers": offers, "faults": list(known.faults)}
+        Output(as_json=as_json).write(_plugins_blocks(known, offers), data)
     return 0
+
+
+def _plugins_blocks(known: Registry, offers: Mapping[str, Sequence[str]]) -> Iterator[Block]:
+    """Yield the plugins, what the registry offers by kind, and its faults."""
+    from servebench.report.blocks import Line, Span, items, table
+
+    rows = [
+        (one.name, one.distribution, one.version, Span(one.status, TONES.get(one.status, "")), "\n".join(one.hooks))
+        for one in known.plugins
+    ]
+    if rows:
+        yield table(("name", "distribution", "version", "status", "hooks"), rows, left=range(5))
+    else:
+        yield Line.of("no plugins are installed; the built-ins are available")
+    yield items((f"{info.name} is broken: {info.error}" for info in known.plugins if info.error), tone="bad")
+    yield items(f"{kind}: {', '.join(names)}" for kind, names in offers.items())
+    yield items(f"warning: {fault}" for fault in known.faults)
 
 
 @define(
@@ -73,15 +103,12 @@ plugins_command.add_command(new)
 @json_option
 def selfcheck_command(outputs: Path, as_json: bool) -> int:
     """Measure how exact the load client is on this machine, in three seconds, and say what is known of how its engines wander."""
-    import time
-
     from servebench.analysis.answer.next_steps import long_command
     from servebench.load.selfcheck.check import format_floor, measure_floor
     from servebench.report.wording.noise import long_point_helps, noise_line, nothing_known_line
     from servebench.store.noise import all_noise
     from servebench.store.studies import load_outputs
     from servebench.util.cache import cache_folder
-    from servebench.util.errors import StoreError
     from servebench.util.plain_data import to_json
 
     floor = measure_floor(cache_folder())
@@ -112,7 +139,7 @@ def selfcheck_command(outputs: Path, as_json: bool) -> int:
 @outputs_option
 def dashboard_command(port: int, outputs: Path) -> int:
     """Serve pages over all runs for a browser on this machine, until interrupted."""
-    from servebench.report.dashboard.launch import serve_dashboard
+    from servebench.report.dashboard.local import serve_dashboard
 
     serve_dashboard(outputs, port)
 
@@ -183,10 +210,7 @@ def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs:
     "bundle",
     examples=[
         ("servebench bundle last", "an archive of the latest study to attach to an issue"),
-        (
-            "servebench bundle my_study --requests --out study.tar.gz",
-            "with prompts and answers, to a file of your own",
-        ),
+        ("servebench bundle my_study --requests --out study.tar.gz", "with prompts and answers, to a file of your own"),
     ],
 )
 @stored_argument()
@@ -248,7 +272,6 @@ def import_command(files: tuple[Path, ...], tool: str | None, outputs: Path, **n
 def help_command(ctx: click.Context, name: str | None) -> int:
     """Print this text, or explain one command."""
     from servebench.cli.group import cli, unknown_command
-    from servebench.util.errors import ConfigError
 
     top = ctx.parent or ctx
     if name is None:

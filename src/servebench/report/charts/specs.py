@@ -45,10 +45,7 @@ NAMED_MAX = 6
 INTERVALS = ({"type": "area", "opacity": 0.13}, {"type": "rule", "opacity": 0.7})
 VISIBLE = {"filter": "indexof(hidden, datum.run) < 0"}
 SHOWN = columns_shown("chart")
-TIPS = {
-    **{name: name for name in ("run", "load", "trust", "warnings")},
-    **{one.name: one.labelled for one in SHOWN},
-}
+TIPS = {**{name: name for name in ("run", "load", "trust", "warnings")}, **{one.name: one.labelled for one in SHOWN}}
 """What a point says under the mouse, with its heading."""
 
 

@@ -89,25 +89,17 @@ def _samples(own: pd.DataFrame, name: str, kind: str, start_ns: int, end_ns: int
         return []
     keys = [column for column in ("source", "raw_name", "labels") if column in own.columns]
     width = max((end_ns - start_ns) / BINS, 1.0)
-    joined: dict[int, list[float]] = {}
-    for _, series in own.sort_values("t_ns").groupby(keys, dropna=False) if keys else [("", own.sort_values("t_ns"))]:
-        at, values = series["t_ns"].to_numpy(dtype=np.float64), series["value"].to_numpy(dtype=np.float64)
-        if kind == "rate":
-            if at.size < 2:
-                continue
-            with np.errstate(divide="ignore", invalid="ignore"):
-                values = np.diff(values) / (np.diff(at) / NS_PER_S)
-            at = at[1:]
-        # ignore a counter that was reset, and two samples of one moment
-        kept = np.isfinite(values) & (values >= 0)
-        bins = ((at[kept] - start_ns) / width).astype(np.int64)
-        for place in np.unique(bins):
-            joined.setdefault(int(place), []).append(float(values[kept][bins == place].mean()))
-    combine = max if name in MAXIMA else sum
-    return [
-        ((place + 0.5) * width / NS_PER_S, FACTORS[kind] * float(combine(values)))
-        for place, values in sorted(joined.items())
-    ]
+    own = own.sort_values("t_ns").astype({"t_ns": float, "value": float})
+    series = own.groupby(keys or np.zeros(len(own)), dropna=False)
+    values = own["value"]
+    if kind == "rate":
+        values = series["value"].diff() / (series["t_ns"].diff() / NS_PER_S)
+    # ignore a counter that was reset, and two samples of one moment
+    kept = np.isfinite(values) & (values >= 0)
+    bins = ((own["t_ns"] - start_ns) / width).astype("int64").rename("bin")
+    means = values[kept].groupby([series.ngroup()[kept], bins[kept]]).mean().groupby(level="bin")
+    joined = means.max() if name in MAXIMA else means.sum()
+    return [((place + 0.5) * width / NS_PER_S, FACTORS[kind] * float(value)) for place, value in joined.items()]
 
 
 def timeline_of(run: RunData, name: str) -> Timeline | None:

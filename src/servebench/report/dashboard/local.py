@@ -1,4 +1,5 @@
-"""Refuses requests that are not the user's: of other users, who lack the token, and of other sites, through the user's browser.
+"""Starts the dashboard, Streamlit on this machine's own address, and refuses requests that are not the user's: those of
+other users, who lack the token, and of other sites, through the user's browser.
 
 As in Jupyter the first request has the token in its address and gets a cookie; it is sent on to the same address without the
 token, so that neither the history nor a `Referer` has it. Streamlit, which is built on Starlette, checks nothing of this.
@@ -7,12 +8,20 @@ token, so that neither the history nor a `Referer` has it. Streamlit, which is b
 from __future__ import annotations
 
 import hmac
+import os
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from servebench.util.children import python_environment
+from servebench.util.errors import PreflightError
+
 ADDRESS = "127.0.0.1"
+PORT = 8501
 LOCAL = frozenset((ADDRESS, "localhost", "::1"))
 
 
@@ -100,3 +109,32 @@ async def _send(
     pairs = [(name.encode(), value.encode()) for name, value in every.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})
+
+
+def dashboard_command(outputs: Path, port: int) -> list[str]:
+    """Return the command that serves the dashboard. Raises PreflightError where Streamlit is not installed."""
+    if find_spec("streamlit") is None:
+        raise PreflightError("the dashboard needs Streamlit: pip install 'servebench-suite[dashboard]'")
+    options = {
+        "server.address": ADDRESS,
+        "server.port": str(port),
+        "server.headless": "true",
+        "server.fileWatcherType": "none",
+        "browser.gatherUsageStats": "false",
+        "client.toolbarMode": "minimal",
+        "logger.hideWelcomeMessage": "true",
+        "runner.magicEnabled": "false",
+        "theme.base": "light",
+        "theme.primaryColor": "#0a58a3",
+    }
+    words = [f"--{name}={value}" for name, value in options.items()]
+    module = "servebench.report.dashboard.serve"
+    return [sys.executable, "-P", "-m", module, str(outputs.absolute()), str(port), *words]
+
+
+def serve_dashboard(outputs: Path, port: int) -> NoReturn:
+    """Replace this process by the server, so that a signal stops all of it. Raises PreflightError."""
+    command, environment = dashboard_command(outputs, port), python_environment(None, "STREAMLIT_")
+    # Streamlit reads .streamlit/ of the folder it starts in
+    os.chdir(Path(__file__).parent)
+    os.execve(command[0], command, environment)  # noqa: S606  no shell is wanted

@@ -15,7 +15,7 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.limits.model import LimitFinding
 from servebench.analysis.quality.agreement import Agreement
-from servebench.analysis.recommendation.model import Recommendation, Score
+from servebench.analysis.recommendation.model import Recommendation
 from servebench.analysis.verdict.model import Comparison, ComparisonRow, VerdictKind
 from servebench.contracts.level import Level
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
@@ -186,17 +186,13 @@ def _pair(pair: Comparison) -> dict[str, Any]:
     }
 
 
-def _run_of(score: Score) -> str:
-    return score.entrant.run.run_id
-
-
 def _recommendation(found: Recommendation) -> dict[str, Any]:
     return {
         "use_case": found.use_case.name,
         "title": found.use_case.title,
         "group": found.group,
         "outcome": found.outcome,
-        "best": _run_of(found.best) if found.best else None,
+        "best": found.best.entrant.run.run_id if found.best else None,
         "metric": found.use_case.metric,
         "unit": found.use_case.unit,
         "lead": found.lead,
@@ -211,7 +207,7 @@ def _recommendation(found: Recommendation) -> dict[str, Any]:
         "reasons": [one.kind for one in found.reservations],
         "ranking": [
             {
-                "run": _run_of(score),
+                "run": score.entrant.run.run_id,
                 "label": score.entrant.name,
                 "value": score.value,
                 "interval": list(score.interval) if score.interval else None,

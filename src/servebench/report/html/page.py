@@ -66,13 +66,8 @@ def environment() -> Environment:
     """Return the environment of the page's templates."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    found = Environment(
-        loader=PackageLoader("servebench.report.html"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    loader = PackageLoader("servebench.report.html")
+    found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     found.filters |= {"breakable": breakable, "look": look, "paragraph": paragraph}
     found.filters["kind"] = lambda block: type(block).__name__
     found.tests["label"] = lambda span: isinstance(span, Label)
@@ -159,21 +154,12 @@ def _whole(title: str, about: Sequence[str], sections: Iterable[tuple[str, str, 
     drawing = Drawing()
     show = _macros(drawing).show
     shown = [(name, heading, show(own)) for name, heading, blocks in sections if (own := list(blocks))]
-    script = (files(__package__) / "templates" / "page.js").read_text(encoding="utf-8") if drawing.alive else ""
-    bundle = draw.javascript() if drawing.alive else ""
-    text = (
-        environment()
-        .get_template("page.html")
-        .render(
-            title=title,
-            about=about,
-            sections=shown,
-            scripts=[BUNDLE, script] if drawing.alive else [],
-            policy=policy([bundle, script] if drawing.alive else []),
-        )
-    )
+    known = {"title": title, "about": about, "sections": shown}
+    template = environment().get_template("page.html")
     if not drawing.alive:
-        return clean_html(text)
+        return clean_html(template.render(**known, scripts=[], policy=policy([])))
+    script, bundle = (files(__package__) / "templates" / "page.js").read_text(encoding="utf-8"), draw.javascript()
+    text = template.render(**known, scripts=[BUNDLE, script], policy=policy([bundle, script]))
     # the last one is ours: a name in the page may spell it too
     head, _, tail = clean_html(text).rpartition(BUNDLE)
     return f"{head}{bundle}{tail}\n"

@@ -4,17 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from string import ascii_lowercase
 
-from servebench.analysis.answer.model import (
-    Answer,
-    AnswerCell,
-    AnswerColumn,
-    CaveatKind,
-    Inequality,
-    NextStep,
-    Purpose,
-    Remark,
-    WorkloadAnswer,
-)
+from servebench.analysis.answer import model
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
 from servebench.report.blocks import Block, Heading, Line, NextCommand, Span, Table, TableColumn, row
@@ -36,7 +26,9 @@ PLACES_WIDTH = 34
 """Longer lists of points are counted."""
 
 
-def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose: bool = False) -> Iterator[Block]:
+def answer_blocks(
+    answer: model.Answer, *, width: int, complete: bool = False, verbose: bool = False
+) -> Iterator[Block]:
     """Yield the answer for a screen of this width. `complete` (for files and pipes) adds marks that change no verdict and the
     meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too."""
     complete = complete or verbose
@@ -58,7 +50,10 @@ def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose
         # the first part says what happened; the rest was printed when it did
         brief = replace(failure, error=failure.error.partition("; ")[0])
         yield Line.of(failure_text(failure if complete else brief), tone="bad")
-    yield from (_unequal(one, verbose=complete) for one in answer.inequalities if verbose or one.matters)
+    for unequal in answer.inequalities:
+        if verbose or unequal.matters:
+            reason = f"; {unequal.reason}" if complete else ""
+            yield Line.of(f"Not equal: {unequal.text}{reason}", tone="warn" if unequal.matters else "dim")
     yield from (_remark(one, marks.get(one.code), verbose=complete) for one in remarks)
     yield from (Line.of(line) for line in limit_lines(answer.limits)[: None if complete else LIMITS_MAX])
     hidden = _hidden(answer, remarks, complete=complete, verbose=verbose)
@@ -66,34 +61,30 @@ def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
     steps = answer.next_steps
     # the first matters most, and the last shows more
-    accepts = [one for one in steps if Purpose.ACCEPT in one.purposes]
+    accepts = [one for one in steps if model.Purpose.ACCEPT in one.purposes]
     yield from map(step_block, steps if complete else dict.fromkeys((*steps[:1], *accepts, *steps[-1:])))
 
 
-def slow_starts_blocks(answer: Answer) -> list[Block]:
+def slow_starts_blocks(answer: model.Answer) -> list[Block]:
     """Return a line for each run whose engine has slow starts."""
-    return [Line.of(caveat_text(one), tone="warn") for one in answer.caveats if one.kind is CaveatKind.SLOW_STARTS]
+    return [
+        Line.of(caveat_text(one), tone="warn") for one in answer.caveats if one.kind is model.CaveatKind.SLOW_STARTS
+    ]
 
 
-def footnotes(remarks: Sequence[Remark]) -> dict[str, str]:
+def footnotes(remarks: Sequence[model.Remark]) -> dict[str, str]:
     """Return the footnote mark of each warning: letters, because numbers would look like counts."""
     codes = [remark.code for remark in remarks if not remark.mark]
     letters = (a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase)
     return dict(zip(codes, letters, strict=False))
 
 
-def step_block(step: NextStep) -> NextCommand:
+def step_block(step: model.NextStep) -> NextCommand:
     """Return a command to run next, with why and about how long it takes."""
     return NextCommand("next", step.command, step_reason(step))
 
 
-def _unequal(one: Inequality, *, verbose: bool) -> Line:
-    """What is not equal, with the value of each run; why it matters or not where it is `verbose`."""
-    reason = f"; {one.reason}" if verbose else ""
-    return Line.of(f"Not equal: {one.text}{reason}", tone="warn" if one.matters else "dim")
-
-
-def _hidden(answer: Answer, remarks: Sequence[Remark], *, complete: bool, verbose: bool) -> list[str]:
+def _hidden(answer: model.Answer, remarks: Sequence[model.Remark], *, complete: bool, verbose: bool) -> list[str]:
     marks = [one.code for one in answer.remarks if one not in remarks and not type_of(one.code).wide]
     purposely = 0 if verbose else sum(not one.matters for one in answer.inequalities)
     more = 0 if complete else len(limit_lines(answer.limits)) - LIMITS_MAX
@@ -102,7 +93,7 @@ def _hidden(answer: Answer, remarks: Sequence[Remark], *, complete: bool, verbos
     return hidden + ([f"{more} limit{'s' * (more > 1)}"] if more > 0 else [])
 
 
-def _remark(remark: Remark, mark: str | None, *, verbose: bool) -> Line:
+def _remark(remark: model.Remark, mark: str | None, *, verbose: bool) -> Line:
     """A warning in a line: what it means, at which points, and its code; with its remedy where it is `verbose`."""
     few = verbose or len(remark.where) <= PLACES_WIDTH or not remark.points
     where = remark.where if few else f"{remark.points} of {remark.of} points"
@@ -111,7 +102,7 @@ def _remark(remark: Remark, mark: str | None, *, verbose: bool) -> Line:
     return Line.of(f"[{mark}] " * (mark is not None), text, tone="dim" if remark.mark else "warn")
 
 
-def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table:
+def _table(one: model.WorkloadAnswer, marks: dict[str, str], width: int) -> Table:
     """Return runs against levels: the way round that fits the width, else a row for each pair of them."""
     if len(one.columns) == 1:
         return _list_table(one, marks, with_runs=False)
@@ -122,14 +113,14 @@ def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table:
     return _list_table(one, marks, with_runs=True, with_ttft=width >= CELL_WIDTH + LABEL_WIDTH + 16)
 
 
-def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
+def _by_level(one: model.WorkloadAnswer, marks: dict[str, str]) -> Table:
     columns = [TableColumn(column.label, wrap=True, width_max=CELL_WIDTH + 12) for column in one.columns]
     rows = [row(level.words, *(_cell(column.cells.get(level)) for column in one.columns)) for level in one.levels]
     rows.append(row("trust", *(_trust(column, marks) for column in one.columns)))
     return Table([TableColumn(one.unit, left=True), *columns], rows)
 
 
-def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
+def _by_run(one: model.WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
     columns = [TableColumn(one.unit, left=True, wrap=True, width_max=room)]
     columns += [TableColumn(level.words) for level in one.levels]
     rows = [
@@ -139,7 +130,7 @@ def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
     return Table([*columns, TableColumn("trust", left=True, wrap=True, width_max=16)], rows)
 
 
-def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool, with_ttft: bool = True) -> Table:
+def _list_table(one: model.WorkloadAnswer, marks: dict[str, str], *, with_runs: bool, with_ttft: bool = True) -> Table:
     columns = [TableColumn("run", left=True, wrap=True)] if with_runs else []
     streams = one.unit == "tok/s"
     ttft, own = (["TTFT p50 ms"] * with_ttft, ["p99", "ITL"]) if streams else ([], [])
@@ -164,7 +155,7 @@ def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool, 
     return Table(columns, rows)
 
 
-def _cell(cell: AnswerCell | None) -> Line:
+def _cell(cell: model.AnswerCell | None) -> Line:
     if cell is not None and cell.verdict == "void":
         return Line.of("void", tone="bad")
     if cell is None or cell.value is None:
@@ -173,17 +164,17 @@ def _cell(cell: AnswerCell | None) -> Line:
     return Line.of(cell.text, best, tone="" if cell.verdict == "valid" else "warn")
 
 
-def _trust(column: AnswerColumn, marks: dict[str, str]) -> Line:
+def _trust(column: model.AnswerColumn, marks: dict[str, str]) -> Line:
     if column.cells:
         return _trust_of(column.cells, marks)
     return Line.of(column.status, tone="bad" if column.status != "finished" else "dim")
 
 
-def _trust_of(cells: Mapping[Level, AnswerCell], marks: dict[str, str]) -> Line:
+def _trust_of(cells: Mapping[Level, model.AnswerCell], marks: dict[str, str]) -> Line:
     """How far the points of some levels may be trusted, worst first, with the footnotes of their warnings: `doubtful at 16 [a]`.
 
     The levels are named where they are not all of one kind; what is not named is valid."""
-    kinds: dict[tuple[str, bool], dict[Level, AnswerCell]] = {}
+    kinds: dict[tuple[str, bool], dict[Level, model.AnswerCell]] = {}
     for level, cell in cells.items():
         kinds.setdefault((cell.verdict, cell.wide and cell.verdict != "void"), {})[level] = cell
     if len(kinds) > 1:

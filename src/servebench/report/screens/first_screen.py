@@ -8,25 +8,13 @@ from servebench.analysis.recommendation.scores import codes_of_mean
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.stored import RunData, StudyData
 from servebench.engine.supervisor.logs import last_lines
-from servebench.report.blocks import (
-    Block,
-    Fold,
-    Items,
-    Label,
-    Line,
-    NextCommand,
-    Sides,
-    Span,
-    Table,
-    TableColumn,
-    Verbatim,
-    items,
-)
+from servebench.report.blocks import Block, Fold, Items, Label, Line, Sides, Span, Table, TableColumn, Verbatim, items
 from servebench.report.charts.specs import legend_of
+from servebench.report.screens.answer import step_block
 from servebench.report.screens.page import Page
 from servebench.report.screens.recommendation import SURE_TONES, recommendation_blocks
 from servebench.report.trust import point_trust, reason_of_code
-from servebench.report.wording.answer import caveat_text, sentence_of, step_reason, title_of
+from servebench.report.wording.answer import caveat_text, sentence_of, title_of
 from servebench.report.wording.recommendation import best_word, lead_text, reason_text, reservations_text
 from servebench.util.figures import MISSING, listed, number
 from servebench.util.file_redaction import is_clean
@@ -62,7 +50,7 @@ def first_screen(data: Page) -> Iterator[Block]:
     yield from [Fold("the answer at each load, in words", words)] if folded else words
     # this page is one of the steps
     steps = [] if progress(data) else [one for one in data.answer.next_steps if Purpose.CHARTS not in one.purposes]
-    after = [NextCommand("next", one.command, step_reason(one)) for one in steps]
+    after = list(map(step_block, steps))
     sides: list[tuple[str, Sequence[Block]]] = [("How far to trust it", trust_blocks(data)), ("Run next", after)]
     yield Sides([(title, blocks) for title, blocks in sides if blocks])
     if ranked:
@@ -202,18 +190,15 @@ def _unfinished(data: Page) -> Iterator[Block]:
         yield _note("bad", "not started", place=missing)
 
 
-def _word(one: Remark) -> str:
-    kind = type_of(one.code)
-    return "wide" if kind.wide else "void" if kind.void else "note" if one.mark else "doubtful"
-
-
 def _remarks(remarks: Sequence[Remark]) -> Iterator[Block]:
     shown = [one for one in remarks if one.first or type_of(one.code).wide]
     shown.sort(key=lambda one: (type_of(one.code).wide is not None, not type_of(one.code).void))
     places: dict[tuple[str, str], list[Remark]] = {}
     for one in shown:
         place = one.where if len(one.where) <= PLACES_MAX else f"{one.points} of {one.of} points"
-        places.setdefault((_word(one), place), []).append(one)
+        kind = type_of(one.code)
+        word = "wide" if kind.wide else "void" if kind.void else "note" if one.mark else "doubtful"
+        places.setdefault((word, place), []).append(one)
     for (word, place), own in list(places.items())[:REMARKS_MAX]:
         text, code = "; ".join(one.brief for one in own), ", ".join(one.code for one in own)
         yield _note("bad" if word == "void" else "warn", word, place=place, text=text, code=code)

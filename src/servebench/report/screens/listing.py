@@ -1,6 +1,6 @@
 """What `servebench ls` shows."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -103,8 +103,9 @@ def _notes(studies: Sequence[StudyData], *, candidates: bool) -> Iterator[Block]
         yield Line.of(text, tone="dim")
     for study in [one for one in studies if one.status == "interrupted"][-CONTINUED_MAX:]:
         yield Line.of(f"{short_id(study.study_id)} is not complete: servebench resume {command_words(study.path)}")
-    for name, faults in _faults(studies):
-        yield from (Line.of(f"{name}: {fault}") for fault in faults)
+    for study in studies:
+        yield from (Line.of(f"{study.study_id}: {fault}") for fault in study.faults)
+        yield from (Line.of(f"{run.run_id}: {fault}") for run in study.runs for fault in run.faults)
 
 
 def _rows(study: StudyData, numbers: Mapping[str, int], *, candidates: bool) -> list[Row]:
@@ -134,7 +135,7 @@ def _tune_row(study: StudyData, numbers: Mapping[str, int]) -> Row:
         "study": short_id(study.study_id),
         **_cells(study.runs[0], ""),
         "run": f"tune of {study.runs[0].engine}: {count} candidate{'s' if count > 1 else ''}",
-        "status": _status(study.status),
+        "status": Span(study.status, TONES.get(study.status, "")),
         "points": valid_count([row for run in study.runs for row in run.point_rows]),
         **dict.fromkeys((BEST, "at", TTFT), MISSING),
         "folder": study.study_id,
@@ -145,7 +146,7 @@ def _fitting(rows: Sequence[Row], width: int | None, *, without: Sequence[str]) 
     """Return the lines as a table with as many columns as there is room for; all of them without a width."""
     for count in range(len(LEFT_OUT) + 1):
         names = [name for name in rows[0] if name not in (*without, *LEFT_OUT[:count])] if rows else []
-        widths = {name: max(len(name), *(len(_text(one[name])) for one in rows)) for name in names}
+        widths = {name: max(len(name), *(len(Line.of(one[name]).text) for one in rows)) for name in names}
         widths |= {name: min(widths[name], NAME_WIDTH) for name in FOLDED if count >= BROKEN and rows}
         if width is None or sum(widths.values()) + len(names) - 1 <= width:
             break
@@ -155,16 +156,12 @@ def _fitting(rows: Sequence[Row], width: int | None, *, without: Sequence[str]) 
     return Table(columns, [row(*(one[name] for name in names)) for one in rows], ruled=True, caption="Runs")
 
 
-def _text(cell: str | Span) -> str:
-    return cell if isinstance(cell, str) else cell.text
-
-
 def _cells(run: RunData, label: str) -> Row:
     best = best_level(run.point_rows)
     return {
         "run": label + (f" ({run.foreign})" if run.foreign else ""),
         "when": local_time(run.started_s)[5:] or MISSING,
-        "status": _status(run.standing),
+        "status": Span(run.standing, TONES.get(run.standing, "")),
         "points": valid_count(run.point_rows),
         BEST: plus_minus(best.value, best.low, best.high) if best else MISSING,
         "at": str(best.level) if best else MISSING,
@@ -174,10 +171,6 @@ def _cells(run: RunData, label: str) -> Row:
     }
 
 
-def _status(word: str) -> Span:
-    return Span(word, TONES.get(word, ""))
-
-
 def _ttft_at(rows: Sequence[PointRow], best: LevelEstimate | None) -> float | None:
     return mean_of(levels_of(rows)[best.level], "ttft_ms_p50") if best else None
 
@@ -185,10 +178,3 @@ def _ttft_at(rows: Sequence[PointRow], best: LevelEstimate | None) -> float | No
 def _newest(studies: Sequence[StudyData], most: int, *, candidates: bool) -> Sequence[StudyData]:
     lines = (1 if _is_one_line(study, candidates=candidates) else len(study.runs) for study in reversed(studies))
     return studies[-max(1, sum(count <= most for count in accumulate(lines))) :]
-
-
-def _faults(studies: Sequence[StudyData]) -> Iterable[tuple[str, Sequence[str]]]:
-    for study in studies:
-        yield study.study_id, study.faults
-        for run in study.runs:
-            yield run.run_id, run.faults

@@ -11,7 +11,7 @@ from servebench.contracts.columns import SHARE
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 from servebench.contracts.results import Doubt, Point
-from servebench.report.blocks import Block, Heading, Items, Label, Line, Table, TableColumn, items, row
+from servebench.report.blocks import Block, Heading, Items, Label, Line, Table, items, table
 from servebench.report.content import shares_prefixes
 from servebench.report.trust import VERDICTS, point_trust
 from servebench.util.figures import MISSING, number, percent, rough, with_interval
@@ -78,24 +78,13 @@ def points_blocks(found: Sequence[tuple[str, PointRow]], screen: Screen, title: 
 def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str], *, runs: bool) -> Table:
     """Return a row for each point, with its run if asked for; headings have a line for each word."""
     repeats = any(row.repeat for _, row in found)
-    columns = [
-        *([TableColumn("run", left=True, wrap=True)] if runs else []),
-        TableColumn("load"),
-        *([TableColumn("re-\npeat")] if repeats else []),
-        *(TableColumn(POINT_COLUMNS[name].heading.replace(" ", "\n")) for name in names),
-        TableColumn("trust", left=True),
-    ]
-    rows = [
-        row(
-            *([run] if runs else []),
-            str(one.level),
-            *([str(one.repeat)] if repeats else []),
-            *(cell_text(one, name) for name in names),
-            trust_label(one),
-        )
-        for run, one in found
-    ]
-    return Table(columns, rows, ruled=True, caption="Points")
+    head = [*["run"] * runs, "load", *["re-\npeat"] * repeats]
+    head += [*(POINT_COLUMNS[name].heading.replace(" ", "\n") for name in names), "trust"]
+    rows: list[list[str | Label]] = []
+    for run, one in found:
+        cells = (cell_text(one, name) for name in names)
+        rows.append([*[run] * runs, str(one.level), *[str(one.repeat)] * repeats, *cells, trust_label(one)])
+    return table(head, rows, left=(len(head) - 1,), wrap=(0,) * runs, caption="Points")
 
 
 def live_table(points: Sequence[tuple[str, Point]]) -> Table:
@@ -135,15 +124,14 @@ def repeats_blocks(found: Sequence[tuple[str, Sequence[PointRow]]], title: str =
         names = ("input_throughput_texts_s", "e2e_ms_p50")
     titles = [f"{POINT_COLUMNS[name].title}, {POINT_COLUMNS[name].unit}" for name in names]
     several = len(found) > 1
-    columns = [*([TableColumn("run", left=True, wrap=True)] if several else []), TableColumn("load")]
-    columns += map(TableColumn, ("repeats", *titles))
+    head = [*["run"] * several, "load", "repeats", *titles]
     cells = [
-        row(*([run] if several else []), str(level), str(len(own)), *(_mean_text(own, name) for name in names))
+        [*[run] * several, str(level), str(len(own)), *(_mean_text(own, name) for name in names)]
         for run, level, own in levels
     ]
     if title:
         yield Heading(title)
-    yield Table(columns, cells, ruled=True, caption="Over repeats")
+    yield table(head, cells, left=(), wrap=(0,) * several, caption="Over repeats")
     yield Line.of(REPEATS_NOTE, tone="dim")
 
 

@@ -111,16 +111,14 @@ def _length(request: Request) -> str:
 
 
 def _facts(request: Request) -> str:
-    facts = [_length(request)]
-    if request.session_id is not None:
-        facts.append(f"session {request.session_id}")
-    if request.schema is not None:
-        facts.append("schema enforced")
-    if request.arrival_s is not None:
-        facts.append(f"arrives at {request.arrival_s:.3f} s")
-    if request.think_s is not None:
-        facts.append(f"after {request.think_s:.3g} s of think time")
-    return ", ".join(facts)
+    facts = (
+        _length(request),
+        "" if request.session_id is None else f"session {request.session_id}",
+        "" if request.schema is None else "schema enforced",
+        "" if request.arrival_s is None else f"arrives at {request.arrival_s:.3f} s",
+        "" if request.think_s is None else f"after {request.think_s:.3g} s of think time",
+    )
+    return ", ".join(filter(None, facts))
 
 
 def _turns(request: Request) -> list[tuple[str, str]]:

@@ -9,25 +9,13 @@ from servebench.analysis.limits import RUNS_MAX
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.level import Level, levels_in_words
 from servebench.contracts.results import QualitySummary
-from servebench.contracts.stored import mapping
-from servebench.report.blocks import (
-    Block,
-    Charts,
-    Fold,
-    Heading,
-    Label,
-    Line,
-    NextCommand,
-    Span,
-    Verbatim,
-    items,
-    table,
-)
+from servebench.contracts.stored import RunData, mapping
+from servebench.report.blocks import Block, Charts, Fold, Heading, Label, Line, NextCommand, Verbatim, items, table
 from servebench.report.charts.model import STATS
 from servebench.report.charts.specs import comparing, distributions, legend_of, weak_note
 from servebench.report.charts.timeline import timeline_chart
 from servebench.report.screens.comparison import comparison_blocks
-from servebench.report.screens.page import Page, RunPage
+from servebench.report.screens.page import Page
 from servebench.report.screens.points import points_blocks
 from servebench.report.trust import point_trust
 from servebench.report.wording.limits import action_text, fact_text, statement_of
@@ -144,7 +132,7 @@ def comparison(data: Page) -> Iterator[Block]:
 
 def fairness(data: Page) -> Iterator[Block]:
     """Yield the settings that compared runs do not share."""
-    rows: list[list[str | Span]] = [
+    rows: list[list[str | Label]] = [
         [
             one.name,
             "; ".join(f"{value}: {', '.join(names)}" for value, names in one.values.items()),
@@ -196,11 +184,12 @@ def limits(data: Page) -> Iterator[Block]:
 def commands(data: Page) -> Iterator[Block]:
     """Yield the engine's command and the machine of each run; the command of the study is on the first screen."""
     for one in data.runs:
-        yield from _made_by(one)
+        yield Heading(f"{one.label}: {one.run.title}")
+        yield from _made_by(one.run)
 
 
-def _made_by(one: RunPage) -> Iterator[Block]:
-    run, manifest = one.run, one.run.manifest
+def _made_by(run: RunData) -> Iterator[Block]:
+    manifest = run.manifest
     machine = mapping(manifest.get("machine"))
     gpus = [mapping(gpu) for gpu in machine.get("gpus") or ()]
     started, ended = manifest.get("started_s"), manifest.get("ended_s")
@@ -214,7 +203,6 @@ def _made_by(one: RunPage) -> Iterator[Block]:
         "commit": mapping(manifest.get("git")).get("commit"),
         "measured by": run.foreign,
     }
-    yield Heading(f"{one.label}: {run.title}")
     yield items(f"{name}: {value}" for name, value in facts.items() if value)
     command = mapping(manifest.get("command"))
     argv = [str(word) for word in command.get("argv") or ()]

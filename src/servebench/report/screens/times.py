@@ -6,19 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from servebench.analysis import time_parts
 from servebench.analysis.slow_tail import TAIL_MIN, SlowStretch, SlowTail, where_time_goes
-from servebench.analysis.time_parts import (
-    BEFORE,
-    COLUMNS,
-    FIRST,
-    PARTS,
-    REST,
-    SLOW_FROM,
-    STAMPS,
-    TimeParts,
-    request_parts,
-    server_is_here,
-)
 from servebench.contracts.stored import RunData
 from servebench.report.blocks import Block, Fold, Heading, Label, Line, Table, items, table
 from servebench.util.errors import ConfigError
@@ -31,8 +20,8 @@ PART_WORDS = {
     "client": "the client, which sends late",
     "network": "outside of the engine's own times: its front end, or a network",
     "queue": "waiting in the engine's queue",
-    FIRST: "before the first token",
-    REST: "after the first token",
+    time_parts.FIRST: "before the first token",
+    time_parts.REST: "after the first token",
 }
 FACTOR_WORDS = {
     "server_queue_ms": "wait {} ms in the engine's queue instead of {}",
@@ -52,8 +41,8 @@ FACTORS_NOTE = (
 ALONE = "nothing that is compared tells them from the rest"
 BAR = 30
 FACTORS_HEAD = ("run", "load", "of", "median of", "slowest", "others", "more often", "p", "finding")
-REQUEST_COLUMNS = (*STAMPS, "last_event_ns", "error", "prompt_tokens", "cached_tokens", "output_tokens", "residual_ms",
-                   *COLUMNS.values())  # fmt: skip
+REQUEST_COLUMNS = (*time_parts.STAMPS, "last_event_ns", "error", "prompt_tokens", "cached_tokens", "output_tokens", "residual_ms",
+                   *time_parts.COLUMNS.values())  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +51,7 @@ class RunTimes:
 
     name: str
     engine: str
-    parts: Sequence[TimeParts]
+    parts: Sequence[time_parts.TimeParts]
     tails: Sequence[SlowTail]
 
     @property
@@ -81,18 +70,18 @@ def times_of(run: RunData, name: str) -> RunTimes:
     return RunTimes(name=name, engine=clean_line(run.fact("engine") or "the engine"), parts=parts, tails=tails)
 
 
-def parts_lines(found: Sequence[TimeParts], engine: str) -> list[str]:
+def parts_lines(found: Sequence[time_parts.TimeParts], engine: str) -> list[str]:
     """Return what TTFT and E2E of each level are for the most part, a line for each level."""
     lines = []
     for level in dict.fromkeys(one.level for one in found):
         own = [one for one in found if one.level == level and one.group == "all" and one.total_ms > 0]
-        shown = [one for one in own if FIRST not in one.parts or one.metric == "E2E"]
+        shown = [one for one in own if time_parts.FIRST not in one.parts or one.metric == "E2E"]
         if shares := [f"{one.largest[1]:.0%} of {one.metric} is {_words(one, engine)}" for one in shown]:
             lines.append(f"at {level.words}: {', '.join(shares)}")
     return lines
 
 
-def _words(one: TimeParts, engine: str) -> str:
+def _words(one: time_parts.TimeParts, engine: str) -> str:
     name = one.largest[0]
     if name == "queue":
         return f"waiting in {engine}'s queue"
@@ -102,7 +91,7 @@ def _words(one: TimeParts, engine: str) -> str:
     return PART_WORDS.get(name, name)
 
 
-def part_title(found: Sequence[TimeParts], name: str) -> str:
+def part_title(found: Sequence[time_parts.TimeParts], name: str) -> str:
     """Return what a part of these levels is called."""
     if name != "network":
         return name
@@ -118,7 +107,7 @@ def rest_title(*, here: bool, queue: bool) -> str:
 def tail_lines(tails: Sequence[SlowTail]) -> list[str]:
     """Return what the slowest requests of each level have in common, and where there is nothing to compare."""
     none = f"no slow tail (the slowest take less than {TAIL_MIN:g} times the rest)"
-    few = f"too few requests for a slow tail (fewer than {SLOW_FROM})"
+    few = f"too few requests for a slow tail (fewer than {time_parts.SLOW_FROM})"
     lines = [tail_line(one) for one in tails if one.is_tail]
     for reason, own in ((none, [one for one in tails if one.n]), (few, [one for one in tails if not one.n])):
         levels: dict[str, list[str]] = {}
@@ -166,9 +155,9 @@ def times_blocks(found: Sequence[RunTimes], title: str = "", *, complete: bool =
         yield from factor_blocks(found)
 
 
-def parts_table(found: Sequence[TimeParts]) -> Table:
+def parts_table(found: Sequence[time_parts.TimeParts]) -> Table:
     """Return the mean parts of each level in milliseconds, of all requests and of the slowest."""
-    names = [name for name in PARTS if any(name in one.parts for one in found)]
+    names = [name for name in time_parts.PARTS if any(name in one.parts for one in found)]
     rows = [
         [
             *(one.level.number, one.metric, f"{one.group} {one.n}"),
@@ -216,10 +205,11 @@ def request_lines(run: RunData, request_id: str) -> list[str]:
         return MISSING if pd.isna(one[column]) else f"{(one[column] - one['scheduled_ns']) / NS_PER_MS:,.2f} ms"
 
     tokens = {"prompt_tokens": "tokens in", "cached_tokens": "of them cached", "output_tokens": "out"}
-    parts = request_parts(found).iloc[:1].dropna(axis=1).drop(columns=[FIRST, REST], errors="ignore")
+    sums = [time_parts.FIRST, time_parts.REST]
+    parts = time_parts.request_parts(found).iloc[:1].dropna(axis=1).drop(columns=sums, errors="ignore")
     total = float(parts.sum(axis=1).iloc[0]) if len(parts) else 0.0
 
-    rest = rest_title(here=server_is_here(run), queue="queue" in parts.columns)
+    rest = rest_title(here=time_parts.server_is_here(run), queue="queue" in parts.columns)
 
     def part(*names: str) -> Iterator[str]:
         for name in names if len(parts) else ():
@@ -235,7 +225,7 @@ def request_lines(run: RunData, request_id: str) -> list[str]:
         ", ".join(f"{int(one[column])} {words}" for column, words in tokens.items() if pd.notna(one[column])),
         "scheduled at 0.00 ms",
         f"sent at {at('sent_ns')}",
-        *part(*BEFORE),
+        *part(*time_parts.BEFORE),
         f"first content at {at('first_event_ns')}",
         *part("decode", "delivery"),
         *(f"last content at {at('last_event_ns')}", f"ended at {at('ended_ns')}"),

@@ -33,7 +33,8 @@ def tune_blocks(answer: TuneAnswer, *, complete: bool) -> Iterator[Block]:
         if line:
             yield Line.of(line, tone="warn")
     yield Line.of(wording.spent_line(answer))
-    yield Line.of(f"what would change the answer: {'; '.join(wording.change_lines(answer))}")
+    changes = [wording.CHANGES[one.kind](one) for one in answer.would_change]
+    yield Line.of(f"what would change the answer: {'; '.join(changes)}")
     for kind, command in (("command", answer.command), ("engine", answer.engine_command)):
         if command:
             yield NextCommand(kind, command)

@@ -1,4 +1,4 @@
-"""What the terminal prints: consoles, blocks on them, and commands as they are from the current folder."""
+"""What the terminal prints: consoles, blocks, the result of a command, and commands as they are from the current folder."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -18,10 +18,15 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from servebench.report.blocks import Block, Gap, Heading, Items, Line, NextCommand, Table, plain
+from servebench.report.export.markdown import to_markdown
+from servebench.util.errors import ConfigError
+from servebench.util.plain_data import to_json
 from servebench.util.safe_text import clean_terminal
 from servebench.util.stdio import rendered
 
 PIPED_WIDTH = 160
+PAGE_WIDTH = 120
+"""Of Markdown, in characters: tables of more columns have a row for each point."""
 NATURAL = 100_000
 """More than any line takes: tables whose columns never wrap are whole in files and pipes."""
 TONES = {"strong": "bold", "good": "green", "warn": "yellow", "bad": "red", "same": "cyan", "dim": "dim"}
@@ -138,3 +143,43 @@ def _program(name: str) -> str:
         beside = os.path.relpath(own)
         places.append(shlex.quote(beside if os.sep in beside else f".{os.sep}{beside}"))
     return min(places, key=len)
+
+
+class Output:
+    """Standard output in the form that a command was asked for: `text`, `json` or `markdown`."""
+
+    def __init__(self, form: str | None = None, *, as_json: bool = False, verbose: bool = False) -> None:
+        """Take the values of --format, --json and -v. Raises ConfigError if they contradict."""
+        if as_json and form not in (None, "json"):
+            raise ConfigError(f"--json and --format {form} are two formats: leave one of the two out")
+        self.form = "json" if as_json else form or "text"
+        self.verbose = verbose
+
+    @property
+    def as_json(self) -> bool:
+        """Whether data is asked for."""
+        return self.form == "json"
+
+    @property
+    def width(self) -> int:
+        """How many characters a line has room for."""
+        return PAGE_WIDTH if self.form == "markdown" else console().width
+
+    @property
+    def room(self) -> int | None:
+        """How many characters a line of a terminal has room for; None for files and pipes, which take all."""
+        return console().width if console().is_terminal else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all is printed: with -v, and to files and pipes."""
+        return self.verbose or self.form == "markdown" or not console().is_terminal
+
+    def write(self, blocks: Iterable[Block], data: Any = None) -> None:
+        """Print blocks, or the data instead of them where that is asked for."""
+        if self.form == "json":
+            sys.stdout.write(to_json(data))
+        elif self.form == "markdown":
+            sys.stdout.write(to_markdown(blocks))
+        else:
+            print_blocks(blocks, console())

@@ -43,8 +43,6 @@ CHARACTERS_MAX = 30_000
 WAIT_SHOWN_S = 5.0
 WAIT_SHOWN_FACTOR = 4.0
 """What is waited for is printed after WAIT_SHOWN_S, and again each time it has taken this many times longer."""
-
-
 LIVE_POINTS = 12
 """How many finished points the live area shows."""
 

@@ -75,8 +75,6 @@ PROBLEMS = (
     "tune_answer_failed",
 )
 """The notices that are printed as errors."""
-
-
 UNEQUAL_SHOWN = 3
 
 

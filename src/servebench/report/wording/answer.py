@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from servebench.analysis.answer.model import (
-    Caveat,
-    CaveatKind,
-    FailedRun,
-    LevelLead,
-    NextStep,
-    NotUsable,
-    OtherDifference,
-    Overall,
-    Purpose,
-    Rival,
-    WorkloadAnswer,
-)
+from servebench.analysis.answer import model
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.verdict.model import FAILED, FASTER
 from servebench.contracts.level import levels_in_words
@@ -34,7 +22,7 @@ PAIRS_MAX = 3
 """More pairs that differ in other metrics are only counted."""
 
 
-def _out_of_line(one: Caveat) -> str:
+def _out_of_line(one: model.Caveat) -> str:
     assert one.level is not None
     assert one.heavier is not None
     return (
@@ -55,12 +43,12 @@ def slow_starts_text(slow: OwnSlowStarts) -> str:
     return f"{text}; {among} {'are' if len(slow.own_slower) > 1 else 'is'}"
 
 
-def _slow_starts(one: Caveat) -> str:
+def _slow_starts(one: model.Caveat) -> str:
     assert one.slow_starts is not None
     return f"{one.label}: {slow_starts_text(one.slow_starts)}."
 
 
-def _one_length(one: Caveat) -> str:
+def _one_length(one: model.Caveat) -> str:
     least = max(1, one.tokens // 2)
     return (
         f"All answers have {one.tokens} tokens: users of a closed loop then keep one pattern of phases while a start lives, "
@@ -68,74 +56,78 @@ def _one_length(one: Caveat) -> str:
     )
 
 
-CAVEATS: dict[CaveatKind, Callable[[Caveat], str]] = {
-    CaveatKind.IMITATED: lambda one: f"{one.how.capitalize()} engines: these numbers do not describe the real ones.",
-    CaveatKind.OUT_OF_LINE: _out_of_line,
-    CaveatKind.ONE_START_EACH: lambda _: (
+CAVEATS: dict[model.CaveatKind, Callable[[model.Caveat], str]] = {
+    model.CaveatKind.IMITATED: lambda one: (
+        f"{one.how.capitalize()} engines: these numbers do not describe the real ones."
+    ),
+    model.CaveatKind.OUT_OF_LINE: _out_of_line,
+    model.CaveatKind.ONE_START_EACH: lambda _: (
         "One start of each: these are differences of these starts, not yet a verdict on the engines."
     ),
-    CaveatKind.NO_VERDICT_YET: lambda _: (
+    model.CaveatKind.NO_VERDICT_YET: lambda _: (
         "No lead is a verdict on the engines yet: study.until=decided adds starts until there is one."
     ),
-    CaveatKind.BY_EARLIER: lambda _: (
+    model.CaveatKind.BY_EARLIER: lambda _: (
         "With few starts of each, how sure these leads are rests on how much earlier starts of the same set-ups differed."
     ),
-    CaveatKind.SLOW_STARTS: _slow_starts,
-    CaveatKind.ONE_LENGTH: _one_length,
-    CaveatKind.WIDE: lambda one: (
+    model.CaveatKind.SLOW_STARTS: _slow_starts,
+    model.CaveatKind.ONE_LENGTH: _one_length,
+    model.CaveatKind.WIDE: lambda one: (
         f"Wide: the interval is wider than {' or '.join(one.limits)}; raise {' or '.join(one.keys)}."
     ),
 }
 
-PURPOSES: dict[Purpose, Callable[[NextStep], str]] = {
-    Purpose.FINISH: lambda _: "measure what is missing",
-    Purpose.TRY_AGAIN: lambda _: "try the failed runs again",
-    Purpose.MEND: lambda _: "mend the argument that failed",
-    Purpose.DECIDE: lambda one: f"to decide what is open, about {one.count} more start{'s' * (one.count > 1)} of each",
-    Purpose.BETTER: lambda one: (
+PURPOSES: dict[model.Purpose, Callable[[model.NextStep], str]] = {
+    model.Purpose.FINISH: lambda _: "measure what is missing",
+    model.Purpose.TRY_AGAIN: lambda _: "try the failed runs again",
+    model.Purpose.MEND: lambda _: "mend the argument that failed",
+    model.Purpose.DECIDE: lambda one: (
+        f"to decide what is open, about {one.count} more start{'s' * (one.count > 1)} of each"
+    ),
+    model.Purpose.BETTER: lambda one: (
         _points_again(one)
         + (f", with up to {one.requests:,} requests each" if one.requests is not None else ", twice as long")
     ),
-    Purpose.MORE_STARTS: lambda one: f"for a verdict, {one.count} times this study",
-    Purpose.NARROWER: lambda _: "for intervals half as wide",
-    Purpose.UNTIL_DECIDED: lambda _: "for a verdict: adds starts until there is one",
-    Purpose.ACCEPT: lambda _: "to accept the different settings",
-    Purpose.CHARTS: lambda _: "all charts",
+    model.Purpose.MORE_STARTS: lambda one: f"for a verdict, {one.count} times this study",
+    model.Purpose.NARROWER: lambda _: "for intervals half as wide",
+    model.Purpose.UNTIL_DECIDED: lambda _: "for a verdict: adds starts until there is one",
+    model.Purpose.ACCEPT: lambda _: "to accept the different settings",
+    model.Purpose.CHARTS: lambda _: "all charts",
 }
 
 
-def caveat_text(caveat: Caveat) -> str:
+def caveat_text(caveat: model.Caveat) -> str:
     """Return what holds for the whole answer, as a sentence."""
     return CAVEATS[caveat.kind](caveat)
 
 
-def purpose_text(step: NextStep) -> str:
+def purpose_text(step: model.NextStep) -> str:
     """Return why to run a command."""
     return ", ".join(PURPOSES[one](step) for one in step.purposes)
 
 
-def step_reason(step: NextStep) -> str:
+def step_reason(step: model.NextStep) -> str:
     """Return why to run a command, and about how long that takes."""
     return purpose_text(step) + (f": about {duration(step.seconds)}" if step.seconds else "")
 
 
-def _points_again(step: NextStep) -> str:
+def _points_again(step: model.NextStep) -> str:
     if step.count == step.of:
         return f"the {step.count} points in doubt" if step.count > 1 else "the point in doubt"
     return f"{step.count} of the {step.of} points in doubt"
 
 
-def failure_text(failed: FailedRun) -> str:
+def failure_text(failed: model.FailedRun) -> str:
     """Return which run has not finished, and why."""
     return f"{failed.label}: {failed.standing}" + (f": {failed.error}" if failed.error else "")
 
 
-def title_of(answer: WorkloadAnswer) -> str:
+def title_of(answer: model.WorkloadAnswer) -> str:
     """Return a workload with what all its runs share."""
     return " · ".join(part for part in (answer.workload, *answer.facts) if part and part != "none")
 
 
-def sentence_of(answer: WorkloadAnswer) -> str:
+def sentence_of(answer: model.WorkloadAnswer) -> str:
     """Return who leads where and what else differs; of a single run its figures; empty without any."""
     taken = _not_usable(answer.not_usable, len(answer.levels)) if answer.not_usable is not None else ""
     leads = _overall(answer.overall, answer) if answer.overall is not None else leads_in_words(answer.leads)
@@ -143,7 +135,7 @@ def sentence_of(answer: WorkloadAnswer) -> str:
     return "; ".join(filter(None, (*(led or [_alone(answer)]), taken)))
 
 
-def _overall(found: Overall, answer: WorkloadAnswer) -> str:
+def _overall(found: model.Overall, answer: model.WorkloadAnswer) -> str:
     """Who leads on average over all levels, or that nobody does, and the levels that are not so."""
     first, last = answer.levels[0], answer.levels[-1]
     where = f"at {last.words}: sure" if first == last else f"on average over {first.number} to {last.words}: sure"
@@ -157,7 +149,7 @@ def _overall(found: Overall, answer: WorkloadAnswer) -> str:
     return "; ".join(filter(None, (text, otherwise, unclear)))
 
 
-def _not_usable(found: NotUsable, levels: int) -> str:
+def _not_usable(found: model.NotUsable, levels: int) -> str:
     """Which points are not compared, because others took their machine: runs that lack the same levels together."""
     runs: dict[str, list[str]] = {}
     for label, own in found.places.items():
@@ -166,7 +158,7 @@ def _not_usable(found: NotUsable, levels: int) -> str:
     return f"{places}: {not_usable_text(found.by)}"
 
 
-def _alone(answer: WorkloadAnswer) -> str:
+def _alone(answer: model.WorkloadAnswer) -> str:
     """What the only run that was measured shows: its highest throughput, and what one gets at its lowest load."""
     measured = [one for one in answer.columns if one.cells]
     if len(measured) != 1:
@@ -183,7 +175,7 @@ def _alone(answer: WorkloadAnswer) -> str:
     return f"{only}{most}{top.words}: {cells[top].text} {answer.unit}{ttft}"
 
 
-def lead_text(lead: LevelLead) -> str:
+def lead_text(lead: model.LevelLead) -> str:
     """Return a lead with its interval: `41% [35, 48] more tok/s than x`, `2.3 times [2.1, 2.6] the tok/s of x`."""
     return _more(lead.size, lead.low, lead.high, lead.rival.label)
 
@@ -198,7 +190,7 @@ def _more(size: float, low: float | None, high: float | None, rival: str) -> str
     return f"{100 * size:.{digits}f}%{interval} more tok/s than {rival}"
 
 
-def _ahead(leads: Sequence[LevelLead]) -> str:
+def _ahead(leads: Sequence[model.LevelLead]) -> str:
     """The largest of leads that are not clear: those of single starts from AHEAD_MIN on, and those over starts whose interval
     leaves out 0, where a level is one of many questions."""
     ahead = [
@@ -217,7 +209,7 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
     return f" ({most.best} is {_share(most.size)} ahead{of}{at}, which {but})"
 
 
-def _chance(rival: Rival) -> str:
+def _chance(rival: model.Rival) -> str:
     """What chance allows of a lead on single starts: by how much two starts of one engine differ, and what shows that."""
     earlier = rival.row.method.earlier if rival.row is not None and rival.row.method is not None else 0
     by = f" ({earlier} earlier starts of this machine)" if earlier else ""
@@ -228,13 +220,13 @@ def _share(share: float) -> str:
     return f"{share:.{0 if share >= 0.1 else 1}%}"
 
 
-def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool, bool]:
+def _kind(lead: model.LevelLead) -> tuple[str | frozenset[str], bool, bool, bool]:
     """What neighbouring levels must share to be one clause: the leader, or those between which there is no clear difference."""
     who = lead.best if lead.clear else frozenset((lead.best, *lead.tied))
     return who, lead.clear, lead.within is not None, lead.few is not None
 
 
-def _behind(leads: Sequence[LevelLead]) -> str:
+def _behind(leads: Sequence[model.LevelLead]) -> str:
     """Who is clearly slower than the leader where others are not, with the distance at the heaviest level."""
     last = leads[-1]
     if not last.behind:
@@ -246,7 +238,7 @@ def _behind(leads: Sequence[LevelLead]) -> str:
     return f"; behind {last.best}{at}: {names}"
 
 
-def leads_in_words(leads: Sequence[LevelLead]) -> str:
+def leads_in_words(leads: Sequence[model.LevelLead]) -> str:
     """Return who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
     clauses = []
     for (_, clear, same, _), found in groupby(leads, key=_kind):
@@ -280,14 +272,14 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
     return "; ".join(clauses)
 
 
-def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> list[str]:
+def _but(word: str, found: Sequence[model.LevelLead], group: Sequence[model.LevelLead]) -> list[str]:
     """What holds for some levels of a clause, with these levels if it does not hold for all."""
     if not found:
         return []
     return [word if len(found) == len(group) else f"{word} at {levels_in_words([lead.level for lead in found])}"]
 
 
-def _others_in_words(found: Sequence[OtherDifference]) -> str:
+def _others_in_words(found: Sequence[model.OtherDifference]) -> str:
     texts = [
         f"{one.candidate} is {('worse', 'better')[result is FASTER] if one.row.metric is FAILED else result} than "
         f"{one.baseline}: {description_of(one.row)}"

@@ -110,13 +110,8 @@ def verdict_of(row: ComparisonRow) -> str:
     """Return a row's verdict; in brackets if it does not compete."""
     if row.result == "not enough data":
         return "open"
-    text = result_of(row)
+    text = f"differ by ≤ {percent(row.bound)}" if row.result == "no difference" else str(row.result)
     return text if row.competes else f"({text})"
-
-
-def result_of(found: Comparison | ComparisonRow) -> str:
-    """Return the result of a comparison, or of a row, in words."""
-    return f"differ by ≤ {percent(found.bound)}" if found.result == "no difference" else str(found.result)
 
 
 def reason_of(row: ComparisonRow) -> str:

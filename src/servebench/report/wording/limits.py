@@ -3,15 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from servebench.analysis.limits.decide import DECODE_SHARE
-from servebench.analysis.limits.model import (
-    Fact,
-    LevelFacts,
-    LimitFinding,
-    LimitReason,
-    LimitSummary,
-    Proposal,
-    share_of,
-)
+from servebench.analysis.limits.model import Fact, LimitFinding, LimitReason, LimitSummary, Proposal, share_of
 from servebench.util.figures import number, short_percent
 
 CORES_SHOWN_MIN = 0.01
@@ -72,13 +64,6 @@ def _none(one: LimitFinding) -> str:
     return f"no single limit found: {largest}"
 
 
-def _unknown(facts: LevelFacts) -> list[str]:
-    unknown = [] if facts.parts else [f"{facts.engine} reports no times of its requests"]
-    if facts.memory_share is None:
-        unknown.append("no GPU is described (gpu=), so use of its memory and arithmetic is not known")
-    return unknown
-
-
 REASONS: Mapping[LimitReason, Callable[[LimitFinding], str]] = {
     LimitReason.SENT_LATE: lambda one: f"{_part(one)} the load client, which sends late",
     LimitReason.CLIENT_BUSY: lambda one: (
@@ -137,8 +122,12 @@ def statement_of(one: LimitFinding, *, unknown: bool = True) -> str:
     """Return what limits the engine, in one sentence; where nothing was found also what is `unknown`."""
     count = one.facts.requests
     few = f" (from only {count} request{'' if count == 1 else 's'})" if one.few else ""
-    left = _unknown(one.facts) if unknown and one.reason is LimitReason.NONE else []
-    return "; ".join([REASONS[one.reason](one) + few, *left])
+    parts = [REASONS[one.reason](one) + few]
+    if unknown and one.reason is LimitReason.NONE:
+        parts += [] if one.facts.parts else [f"{one.facts.engine} reports no times of its requests"]
+        if one.facts.memory_share is None:
+            parts.append("no GPU is described (gpu=), so use of its memory and arithmetic is not known")
+    return "; ".join(parts)
 
 
 def limit_lines(found: LimitSummary | None) -> list[str]:

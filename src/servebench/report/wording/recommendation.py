@@ -40,10 +40,6 @@ def _ends(one: UseReason) -> str:
     return change_interval(*(one.interval or (None, None)))
 
 
-def _cause(one: UseReason) -> str:
-    return reason_text(one.cause) if one.cause is not None else ""
-
-
 def _no_run(one: UseReason) -> str:
     example = f"servebench -m engine=... workload={one.names[0]}"
     return f"no run of workload {' or '.join(one.names)}; measure one: {example}"
@@ -78,8 +74,8 @@ REASONS: Mapping[UseReasonKind, Callable[[UseReason], str]] = {
     Kind.UNMEASURED: lambda one: (
         f"{one.rival} has no point that counts at {_at(one)}, where it may reach more: measure it again"
     ),
-    Kind.SLO_UNDECIDED: lambda one: f"whether {one.run} meets the SLO is undecided: {_cause(one)}",
-    Kind.BY_SLO_POINT: lambda one: f"the lead over {one.rival} depends on the SLO point: {_cause(one)}",
+    Kind.SLO_UNDECIDED: lambda one: f"whether {one.run} meets the SLO is undecided: {reason_text(one.cause)}",
+    Kind.BY_SLO_POINT: lambda one: f"the lead over {one.rival} depends on the SLO point: {reason_text(one.cause)}",
     Kind.ONE_COLD_START: lambda one: (
         f"{_lead(one)} may be chance, as one cold start of each is stored: measure again"
         if one.rival

@@ -55,11 +55,6 @@ def gain_text(found: Difference | None) -> str:
     return f"{change(found.effect)} {change_interval(found.low, found.high)}" if found is not None else ""
 
 
-def change_lines(answer: TuneAnswer) -> list[str]:
-    """Return what would change the answer."""
-    return [CHANGES[one.kind](one) for one in answer.would_change]
-
-
 def best_lines(answer: TuneAnswer) -> list[str]:
     """Return the best candidate's value beside that of stock, with the question; what a new measurement will show, and what the
     gain rests on where engines took turns (elsewhere FROM_STOCK_NOTE says it); and why the best candidate is not the one with the
