@@ -312,15 +312,15 @@ def report_command(
 def _print_as(tool: str, name: str, to: Output, data_set: int | None, *, outputs: Path) -> int:
     """Print a run as another tool would. Raises ConfigError, StoreError."""
     from servebench.measure.dialects import DIALECTS
-    from servebench.report.screens.as_tool import as_document, as_mlperf_blocks, as_tool_blocks, curves_of, points_as_tool
+    from servebench.report.screens import as_tool
     from servebench.store.studies import find, runs_of
 
     runs, dialect = runs_of(find(name, outputs)), DIALECTS.get(tool)
-    if dialect is not None and (points := points_as_tool(runs, dialect)):
+    if dialect is not None and (points := as_tool.points_as_tool(runs, dialect)):
         data = {"as": tool, "notes": list(dialect.notes), "points": [point.as_dict() for point in points]}
-        to.write(as_tool_blocks(points, dialect), data)
-    elif dialect is None and (curves := curves_of(runs, data_set)):
-        to.write(as_mlperf_blocks(curves, data_set), as_document(curves, data_set))
+        to.write(as_tool.as_tool_blocks(points, dialect), data)
+    elif dialect is None and (curves := as_tool.curves_of(runs, data_set)):
+        to.write(as_tool.as_mlperf_blocks(curves, data_set), as_tool.as_document(curves, data_set))
     else:
         raise ConfigError(f"'{name}' has no successful requests to recompute from: all failed, or it was imported")
     return 0
