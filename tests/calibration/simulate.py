@@ -26,8 +26,7 @@ from servebench.load.plan.source import level_source
 from servebench.registry.registry import Registry, registry
 from servebench.run.in_turns import measure_next
 from servebench.run.measure import measure_level
-from servebench.run.prompts import PromptSource
-from servebench.run.session import RunRequest, RunSession, RunTask, open_load
+from servebench.run.session import PromptSource, RunRequest, RunSession, RunTask, open_load
 from servebench.run.steps import PhaseStep, Progress, Steps, alone
 from servebench.store.layout import StudyFolder
 from servebench.store.tables import RecordWriter

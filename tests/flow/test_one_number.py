@@ -17,8 +17,8 @@ from servebench.report.screens.points import repeats_blocks
 from servebench.store import studies
 from servebench.store.layout import StudyFolder
 from servebench.store.tracking import tracked_run
+from servebench.study.stored_tune import _figures
 from servebench.study.tracking import ESTIMATORS
-from servebench.study.tune_answer import _figures
 from servebench.util.figures import number
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 

@@ -9,7 +9,7 @@ from servebench.contracts.engine import LaunchContext
 from servebench.contracts.settings import EngineSettings, GpuSettings, ModelSettings
 from servebench.engine.adapters.vllm import VllmEngine
 from servebench.engine.launchers.emulated import EmulatedLauncher, EmulatedSettings
-from servebench.run.requests import traceparent
+from servebench.run.phase import traceparent
 from servebench.store.studies import load_run as read_run_data
 from servebench.util.figures import with_interval
 from support.commands import on_a_terminal

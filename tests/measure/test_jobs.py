@@ -32,8 +32,7 @@ def test_a_job_is_whole_when_all_its_requests_are_ok():
     assert job_shares(RECORDS, POINT) == {"a0": 1 / 3, "ch": 1 / 3, "a1": 1 / 3, "b0": 1 / 2, "c0": 0.0}
     found = job_columns(RECORDS, POINT, 1.5, 6.0, 2)
     assert found == {"jobs": 1, "jobs_per_h": 900.0, "jobs_per_gpu_h": 450.0, "job_s_p50": 10.0, "job_s_p90": 10.0}
-    assert job_columns(RECORDS, POINT, None, 0.0, 0)["jobs_per_h"] is None
-    assert job_columns(RECORDS, facts(), None, 1.0, 1) == {}
+    assert job_columns(RECORDS, POINT, 0.0, 0.0, 0)["jobs_per_h"] is None
 
 
 def test_each_session_has_its_hits():

@@ -8,7 +8,7 @@ from servebench.emulator.cost import StepCost, profile_for
 from servebench.emulator.responses import timings_of
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest
 from servebench.engine.adapters.vllm import VllmEngine
-from servebench.measure.timings import timing_columns
+from servebench.measure.derive import timing_columns
 
 MS = 1_000_000
 

@@ -17,7 +17,7 @@ from servebench.report.html.page import tune_page
 from servebench.report.screens.tuning import tune_blocks
 from servebench.report.terminal.console import CleanConsole, console, print_blocks
 from servebench.report.wording.tuning import headline
-from servebench.study.tune_answer import engine_file
+from servebench.study.stored_tune import engine_file
 
 BLOCKS = Method(MethodKind.BLOCKS, (3, 3))
 GAIN = Difference(effect=0.2, low=0.1, high=0.3, method=BLOCKS)

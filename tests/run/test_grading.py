@@ -14,8 +14,7 @@ from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
 from servebench.contracts.settings import QualitySettings
 from servebench.registry.registry import Registry, build, registry
 from servebench.run import grading
-from servebench.run.grading import unasked_questions
-from servebench.run.scorers import configured_scorers, select_scorers
+from servebench.run.grading import configured_scorers, select_scorers, unasked_questions
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, discard_graded_answers, read_quality
 from servebench.store.layout import RunFolder
 from servebench.util.errors import ConfigError, QualityError

@@ -11,10 +11,9 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import LoadSettings
 from servebench.contracts.turns import Turn
-from servebench.run.here import LocalExecutor
 from servebench.run.prior import PriorProgress
 from servebench.run.session import RunTask
-from servebench.run.turns import FixedOrder, follow, turns_in_order
+from servebench.run.turns import FixedOrder, LocalExecutor, follow, turns_in_order
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest, write_manifest
 from support.orchestration import no_context
@@ -41,7 +40,10 @@ class Runs:
         self.calls = []
         self.ended = []
 
-    def execute(self, context, task, turn, following):
+    def execute(self, requests):
+        return [self.one(one.task, one.turn, one.following) for one in requests]
+
+    def one(self, task, turn, following):
         repeat = None if turn.repeats is None else turn.repeats.start
         self.calls.append((task.name, repeat, following, turn.label, dict(task.earlier.points)))
         status = self.statuses.get(task.name, "finished")
@@ -155,9 +157,9 @@ def test_an_engine_of_its_own_is_kept_until_another_start_is_due(tmp_path):
     runs, tasks = Runs(), tasks_of(load(repeats=9), load(repeats=9))
     stops = []
 
-    def execute(*args):
+    def execute(requests):
         stops.append(pool.stops)
-        return runs.execute(*args)
+        return runs.execute(requests)
 
     batches = [[step("r0", 0, 0)], [step("r0", 0, 1)], [step("r1", 0, 0), step("r1", 1, 1)]]
     executor = LocalExecutor(lambda: context, execute)
@@ -165,7 +167,6 @@ def test_an_engine_of_its_own_is_kept_until_another_start_is_due(tmp_path):
     assert stops == [0, 0, 1, 1], "within a batch it is the run that is told to stop its engine"
     own, others = tasks[0].job.settings, tasks[1].job.settings
     assert [following for _, _, following, *_ in runs.calls] == [own, own, None, others]
-    executor.close()
     assert pool.stops == 2
     assert all(read_manifest(tmp_path / name / "manifest.json")["stop"]["seconds"] == 1.0 for name in ("r0", "r1"))
 
@@ -175,10 +176,13 @@ def test_levels_that_are_not_needed_are_left_out(good, calls):
     """Those of the same repeat, once the share of good requests is enough."""
     executed = []
 
-    def execute(context, task, turn, following):
-        executed.append(turn.repeats.start)
-        row = PointRow(point=f"c{4 if executed == [0] else 1}-r{turn.repeats.start}", slo_good=good, slo_requests=10)
-        return RunOutcome(run_id="s/r0", status="finished", points=(*task.earlier.points.values(), Point(row=row)))
+    def execute(requests):
+        (one,) = requests
+        repeat = one.turn.repeats.start
+        executed.append(repeat)
+        row = PointRow(point=f"c{4 if executed == [0] else 1}-r{repeat}", slo_good=good, slo_requests=10)
+        points = (*one.task.earlier.points.values(), Point(row=row))
+        return [RunOutcome(run_id="s/r0", status="finished", points=points)]
 
     both = LoadSettings(name="l", concurrency=(4, 1), repeats=2)
     turns = [step("r0", 0, 0, levels=frozenset({level}), enough=0.8) for level in ("c4", "c1")]
@@ -195,18 +199,6 @@ def test_a_void_point_is_only_measured_again_by_a_turn_that_replaces_it(again):
     assert [set(points) for *_, points in runs.calls] == ([set()] if again else [])
 
 
-class Together:
-    """Executes turns at once: keeps which, and returns the outcome that the test names by run."""
-
-    def __init__(self, runs):
-        self.runs, self.calls = runs, []
-
-    def execute(self, parts):
-        self.calls.append([part.task.name for part in parts])
-        assert len({id(part.context.pool) for part in parts}) == len(parts)
-        return [self.runs.execute(part.context, part.task, part.turn, None) for part in parts]
-
-
 def starts_at_once(tasks, starts=2):
     return [
         replace(step(task.name, start, start), at_once=f"0/{start}", own_engine=False, last=start == starts - 1)
@@ -219,18 +211,21 @@ def starts_at_once(tasks, starts=2):
     ("statuses", "calls"),
     [
         ({}, [["r0", "r1"], ["r0", "r1"]]),
-        ({"r0": "failed"}, [["r0", "r1"]]),
+        # the other one goes on alone
+        ({"r0": "failed"}, [["r0", "r1"], ["r1"]]),
         ({"r0": "interrupted"}, [["r0", "r1"]]),
     ],
 )
 def test_turns_of_a_group_are_executed_at_once_on_pools_of_their_own(statuses, calls):
     runs, tasks = Runs(**statuses), tasks_of(load(repeats=2), load(repeats=2))
-    together, context = Together(runs), replace(no_context(), pool=Pool())
-    executor = LocalExecutor(lambda: context, runs.execute, together.execute)
+    context, together = replace(no_context(), pool=Pool()), []
+
+    def execute(requests):
+        together.append([one.task.name for one in requests])
+        assert len({id(one.pool) for one in requests}) == len(requests)
+        return runs.execute(requests)
+
+    executor = LocalExecutor(lambda: context, execute)
     policy = FixedOrder(tasks, starts_at_once(tasks), lambda *_: None)
     assert follow(policy, executor) is ("interrupted" in statuses.values())
-    assert together.calls == calls
-    if "failed" in statuses.values():
-        # the other one goes on alone
-        assert runs.order() == [("r0", 0), ("r1", 0), ("r1", 1)]
-    executor.close()
+    assert together == calls

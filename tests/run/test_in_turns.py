@@ -9,7 +9,7 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.results import RunOutcome
 from servebench.load.plan.levels import PlannedPoint
 from servebench.run import in_turns
-from servebench.run.in_turns import Part, run_in_turns
+from servebench.run.in_turns import run_in_turns
 from servebench.run.steps import WarmLevel
 from servebench.util.errors import EngineError
 from support.orchestration import Recorder
@@ -25,11 +25,10 @@ class Study:
         self.log, self.slices, self.events, self.again = [], [], Recorder(), again or {}
 
     def go(self):
-        context = SimpleNamespace(events=self.events)
-        return run_in_turns([Part(context, name, None) for name in self.levels], self._steps)
+        return run_in_turns([SimpleNamespace(events=self.events, name=name) for name in self.levels], self._steps)
 
-    def _steps(self, context, name, turn, following):
-        status = "finished"
+    def _steps(self, run):
+        name, status = run.name, "finished"
         launcher = SimpleNamespace(simulated=self.simulated, local=True)
         lease = SimpleNamespace(launcher=launcher, engine=SimpleNamespace(name=name), running=SimpleNamespace(pids=()))
         request = SimpleNamespace(run_id=f"{self.started}/{name}", events=self.events)

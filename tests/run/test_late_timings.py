@@ -8,7 +8,7 @@ from servebench.contracts.engine import ServerTimings
 from servebench.contracts.events import Notice
 from servebench.run import late_timings
 from servebench.run.late_timings import missing_timings, with_late_timings, with_timings
-from servebench.run.requests import traceparent
+from servebench.run.phase import traceparent
 from servebench.util.errors import EngineError
 from support.orchestration import Recorder
 from support.records import MS, failed_record, record_ms

@@ -7,7 +7,7 @@ from servebench.analysis.disturbance import Disturbance
 from servebench.contracts.exchange import EndReason
 from servebench.contracts.point_id import PointId
 from servebench.load.plan.levels import PlannedPoint
-from servebench.run.looks import Looks
+from servebench.run.watchdog import Looks
 
 
 def records(count, *, each_ms=100.0, streams=4):

@@ -12,7 +12,7 @@ from servebench.quality.rows import read_rows
 from servebench.run.preflight import (
     check_jobs,
     descriptor_faults,
-    process_list_faults,
+    flag_faults,
     timings_faults,
 )
 from servebench.util.errors import ConfigError, PreflightError
@@ -77,7 +77,7 @@ def test_a_secret_flag_is_a_fault_where_the_engine_is_started(flags, seen):
     job = fake_job(engine=EngineSettings(name="fake", extra_args={"--api-key": "k", "--empty-token": "", "--size": 3}))
     faults = faults_of(job, registry_of(**flags))
     assert any("engine.extra_args.--api-key" in fault for fault in faults) is seen
-    assert len(process_list_faults(job.settings)) == 1
+    assert len(flag_faults(job.settings)) == 1
 
 
 @pytest.mark.parametrize(("flags", "seen"), [({}, True), ({"emulated": True}, False), ({"local": False}, False)])

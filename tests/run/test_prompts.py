@@ -9,7 +9,7 @@ import pytest
 
 from servebench.contracts.request import PriorAnswer, Request
 from servebench.engine.tokenize import EmulatedTokenizer
-from servebench.run.prompts import PromptSource
+from servebench.run.session import PromptSource
 from servebench.store.prompts import SizedPrompts, adopt_prompts, keep_prompts, read_prompts, strange_prompts
 from servebench.util.errors import StoreError
 from servebench.workload.multi_turn import MultiTurnWorkload

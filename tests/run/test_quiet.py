@@ -15,6 +15,7 @@ from servebench.contracts.results import Point
 from servebench.contracts.settings import StudySettings, TelemetrySettings
 from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import PlannedPoint
+from servebench.run import quiet
 from servebench.run.quiet import measure_undisturbed, wait_until_quiet
 from servebench.run.steps import alone
 from support.orchestration import Recorder
@@ -52,8 +53,8 @@ def session_of(*, pid=7, emulated=False, telemetry=True, wait_s=60.0, waited_s=N
 def waited(machine, session):
     """For how long it waited, and whether others are done."""
     began_s = machine.at_s
-    quiet = wait_until_quiet(session, machine.look, machine.now)
-    return machine.at_s - began_s, quiet
+    done = wait_until_quiet(session, machine.look, machine.now)
+    return machine.at_s - began_s, done
 
 
 def test_a_level_waits_until_others_are_done_and_says_so():
@@ -108,7 +109,10 @@ def measured(points, *, stopped=(None, None), wait_s=60.0, pid=7, **turn):
             report=SimpleNamespace(stopped=stopped[number], error="HTTP 503")
         )
 
-    point, _ = alone(measure_undisturbed(session, replace(LEVEL, id=LEVEL.id.with_attempt(2)), measure, lambda _: True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quiet, "measure_level", measure)
+        patch.setattr(quiet, "wait_until_quiet", lambda session: True)
+        point, _ = alone(measure_undisturbed(session, replace(LEVEL, id=LEVEL.id.with_attempt(2))))
     return point.row.point, seen, session.request.events.of(Notice)
 
 

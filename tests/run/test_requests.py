@@ -7,7 +7,7 @@ import pytest
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.request import Message, Request
 from servebench.engine.adapters.openai import OpenAiEngine
-from servebench.run.requests import planned_requests, span_headers, target_of, traceparent
+from servebench.run.phase import planned_requests, span_headers, target_of, traceparent
 from support.settings import run_settings
 
 

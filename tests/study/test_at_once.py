@@ -7,7 +7,7 @@ import pytest
 from servebench.config import compose_jobs
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.registry.registry import registry
-from servebench.run.task import job_of_turn
+from servebench.run.lifecycle import job_of_turn
 from servebench.study.at_once import Place, at_once, check_slices, places_at_once, why_alone
 from servebench.study.outlook import _cost_usd
 from servebench.util.errors import ConfigError

@@ -16,10 +16,9 @@ from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import LoadSettings, StudySettings
 from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import plan_levels
-from servebench.run.here import LocalExecutor
 from servebench.run.prior import PriorProgress, levels_given_up, without_void
 from servebench.run.session import RunTask
-from servebench.run.turns import follow
+from servebench.run.turns import LocalExecutor, follow
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState, write_study
 from servebench.study import decided
@@ -69,7 +68,9 @@ class Runs:
             start_seconds=dict.fromkeys(ids, 10.0), labels=dict.fromkeys(ids, "x"),
         )  # fmt: skip
 
-    def _execute(self, context, task, turn, following):
+    def _execute(self, requests):
+        (request,) = requests
+        task, turn = request.task, request.turn
         own = dict(task.earlier.points)
         if not turn.last:
             listed = plan_levels(task.job.settings.load, 0, 24)
@@ -79,7 +80,7 @@ class Runs:
                 own[one] = point(name, f"{task.name[-1]} {name}" in self.void)
             self.calls.append((task.name[-1], *(str(own[one].id) for one in due)))
         self.points[task.name] = own
-        return RunOutcome(run_id=f"s/{task.name}", status="finished", points=tuple(own.values()))
+        return [RunOutcome(run_id=f"s/{task.name}", status="finished", points=tuple(own.values()))]
 
     def go(self, earlier=None, budget_s=None):
         settings = run_settings(load=LoadSettings(name="l", concurrency=(1, 4)), study=StudySettings(until="decided"))

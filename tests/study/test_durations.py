@@ -11,7 +11,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.registry.registry import registry
 from servebench.store.manifest import capture_machine
-from servebench.study.durations import start_time, usual_start_s
+from servebench.study.outlook import start_time, usual_start_s
 
 WORDS = (
     "engine=vllm",

@@ -14,8 +14,7 @@ from servebench.registry.registry import registry
 from servebench.report.terminal.words import line_of
 from servebench.report.wording.budget import starts_text, took_text
 from servebench.run.session import RunTask
-from servebench.study.durations import usual_start_s
-from servebench.study.outlook import plan_of
+from servebench.study.outlook import plan_of, usual_start_s
 from servebench.util.errors import ConfigError
 from servebench.util.gpus import find_gpus
 from support.gpus import H100X8, with_smi

@@ -27,9 +27,9 @@ from servebench.store.state import RunState, StudyState, read_run, read_study, w
 from servebench.store.studies import named_studies
 from servebench.store.tables import RecordWriter, add_telemetry, read_readings, read_requests, read_rows
 from servebench.store.telemetry_log import TelemetryLog
-from servebench.study.recover import recover_studies
+from servebench.study.resume import recover_studies
 from servebench.study.study import planned_runs
-from servebench.study.sync import sync_studies
+from servebench.study.tracking import sync_studies
 from servebench.util.errors import ConfigError
 from support.records import phase_facts, point_evidence
 from support.servers import refusing_port

@@ -8,8 +8,7 @@ from servebench.config import compose_jobs
 from servebench.contracts.stored import RunData
 from servebench.load.plan.slices import seconds_in_slices
 from servebench.registry.registry import registry
-from servebench.study.durations import usual_start_s
-from servebench.study.starts import LEAST_S, SIMULATED_STARTS, TIMES, choose_starts, with_starts
+from servebench.study.outlook import LEAST_S, SIMULATED_STARTS, TIMES, choose_starts, usual_start_s, with_starts
 
 PAIR = ("-m", "engine=vllm,sglang", "gpu=h100", "model=llama-3.1-8b-instruct", "workload=unique", "load.until=null")
 FIXED = (*PAIR, "load.duration_s=60", "load.concurrency=[1,4]")

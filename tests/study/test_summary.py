@@ -10,8 +10,7 @@ from servebench.contracts.results import Point
 from servebench.store.layout import StudyFolder
 from servebench.store.tables import write_points
 from servebench.store.tracking import sync_study
-from servebench.study.sync import sync_studies
-from servebench.study.tracking import ESTIMATORS, FOLDER, label, write_summary
+from servebench.study.tracking import ESTIMATORS, FOLDER, label, sync_studies, write_summary
 from support.studies import SimulatedEngine, SimulatedLoad
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from servebench.contracts.cluster import JobEnd, RunOrder
@@ -57,7 +58,7 @@ class Recorder:
 
 def no_context() -> RunContext:
     """The context of an executor whose runs are fakes, too."""
-    pool: Any = None
+    pool: Any = SimpleNamespace(stop=lambda: None, clean_logs=lambda: None, release=lambda following: None)
     return RunContext(StudyFolder(Path("s")), (), Events(()), pool, registry(), {})
 
 

@@ -12,7 +12,7 @@ from servebench.contracts.engine import Engine
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import answer_mark
 from servebench.protocol.kinds.table import compose
-from servebench.run.requests import split_at_answers
+from servebench.run.phase import split_at_answers
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import AgentLoopWorkload
 from servebench.workload.ideal_cache import ideal_columns, ideal_hits_of

@@ -1,6 +1,6 @@
 """Where the time of requests goes: the mean of each part, for each load level and its slowest requests.
 
-The parts of a request and their sum are defined in `servebench.measure.timings`. What the engine does not report is what the
+The parts of a request and their sum are defined in `servebench.measure.derive`. What the engine does not report is what the
 client's own stamps say: the time until the first content, and the time from there to the end of the answer.
 """
 

@@ -24,13 +24,12 @@ from servebench.engine.pool import EnginePool
 from servebench.engine.supervisor.ports import free_port, port_problem
 from servebench.registry.registry import registry
 from servebench.report.terminal.display import listeners
-from servebench.run.here import LocalExecutor
+from servebench.run.lifecycle import job_of_turn, measured_floor, shared_prompts
 from servebench.run.preflight import check_jobs, planned_job
 from servebench.run.prior import prior_progress, stored_points
 from servebench.run.recovery import recover_run
 from servebench.run.session import RunContext, RunTask
-from servebench.run.task import job_of_turn, measured_floor, shared_prompts
-from servebench.run.turns import FixedOrder, follow, turns_in_order
+from servebench.run.turns import FixedOrder, LocalExecutor, follow, turns_in_order
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun
@@ -165,11 +164,7 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
 
 def _execute_turns(context: RunContext, task: RunTask, order: RunOrder) -> RunOutcome:
     policy = FixedOrder([task], order.turns or turns_in_order([task]), lambda *_: None)
-    executor = LocalExecutor(lambda: context)
-    try:
-        follow(policy, executor)
-    finally:
-        executor.close()
+    follow(policy, LocalExecutor(lambda: context))
     if policy.latest is not None:
         return policy.latest
     # a job before this one measured all of it

@@ -13,21 +13,16 @@ from servebench.cluster.agent import execute_order, store_end
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.orders import keep_prompt_files, order_for, unpack_run
 from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySettings, RunReply, SubmititSettings
-from servebench.contracts.events import (
-    ErrorSaid,
-    Events,
-    JobsLeft,
-    Notice,
-    RunCollected,
-)
+from servebench.contracts.events import ErrorSaid, Events, JobsLeft, Notice, RunCollected
 from servebench.contracts.results import Point, RunOutcome, RunStatus
 from servebench.contracts.turns import Turn
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
+from servebench.run.lifecycle import job_of_turn, needs_engine, task_steps
 from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_run
-from servebench.run.session import RunContext, RunTask
-from servebench.run.task import job_of_turn, needs_engine, run_task
+from servebench.run.session import RunRequest, RunTask
+from servebench.run.steps import alone
 from servebench.run.turns import Policy
 from servebench.store.layout import JOBS, StudyFolder
 from servebench.store.manifest import adopt_manifest
@@ -105,7 +100,7 @@ class Dispatcher:
                 # nothing is left to measure: that needs no engine, and no job
                 pool = EnginePool(self.registry, self.events, cache_folder())
                 of = self.folder, self.state.words, self.events, pool, self.registry, {"gpus": ()}
-                policy.add(own, run_task(RunContext(*of), task, own[-1], None))
+                policy.add(own, alone(task_steps(RunRequest(*of, task=task, turn=own[-1]))))
         self.losses.clear()
         with heartbeat(self.folder.path):
             try:

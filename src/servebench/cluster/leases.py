@@ -90,12 +90,11 @@ class Leases:
             raise PreflightError(
                 f"the run needs {count} of {', '.join(names) or 'nothing'}, and this machine has {len(names)}"
             )
-        notified = False
-        while not (taken := self.take_some(names, count)):
-            if not notified:
-                waiting()
-                notified = True
+        if not (taken := self.take_some(names, count)):
+            waiting()
+        while not taken:
             time.sleep(POLL_S * (0.5 + random.random()))
+            taken = self.take_some(names, count)
         return taken
 
     def free_port(self, usable: Callable[[int], bool]) -> int:
@@ -103,9 +102,7 @@ class Leases:
 
         Raises PreflightError when there is none.
         """
-        start = random.randrange(len(PORTS))
-        for step in range(len(PORTS)):
-            port = PORTS[(start + step) % len(PORTS)]
+        for port in random.sample(PORTS, len(PORTS)):
             if usable(port) and self.take(f"port-{port}"):
                 return port
         raise PreflightError(f"no port from {PORTS.start} to {PORTS.stop - 1} is free; set engine.port")

@@ -72,32 +72,28 @@ def visible_gpus(machine: Mapping[str, Any], visible: str | None) -> list[str]:
 
 def named_variables(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the config names (keys of endpoints, `pass_env`), and secret values, which the plan lacks."""
-    variables = {}
-    parts = (job.settings.launch, *vars(job.settings.quality).values())
-    named = [getattr(part, "api_key_env", None) for part in parts]
-    named += getattr(job.settings.launch, "pass_env", ())
-    named += getattr(job.settings.launch, "headers_env", {}).values()
-    variables.update({name: environ[name] for name in named if name and name in environ})
-    engine_env = dict(job.settings.engine.env)
+    launch, engine_env = job.settings.launch, dict(job.settings.engine.env)
+    named = [getattr(part, "api_key_env", None) for part in (launch, *vars(job.settings.quality).values())]
+    named += [*getattr(launch, "pass_env", ()), *getattr(launch, "headers_env", {}).values()]
     public = redact({"engine": {"env": engine_env}})["engine"]["env"]
-    variables.update({name: value for name, value in engine_env.items() if public.get(name) != value})
-    return variables
+    found = {name: environ[name] for name in named if name and name in environ}
+    return found | {name: value for name, value in engine_env.items() if public.get(name) != value}
 
 
 def study_files(folder: StudyFolder, run: str) -> dict[str, bytes]:
     """Return the files that a machine without the study's disk needs: the plan, the prompts that its runs share, and the
     run's own files from earlier attempts."""
-    paths = [folder.plan, folder.state]
-    run_folder = folder.run(run).path
-    paths += [
-        path for path in sorted(run_folder.rglob("*")) if path.is_file() and path.stat().st_size <= SENT_FILE_BYTES_MAX
-    ]
-    return prompt_files(folder) | {str(path.relative_to(folder.path)): path.read_bytes() for path in paths}
+    own = sorted(path for path in folder.run(run).path.rglob("*") if path.is_file())
+    sent = [path for path in own if path.stat().st_size <= SENT_FILE_BYTES_MAX]
+    return prompt_files(folder) | _contents(folder, [folder.plan, folder.state, *sent])
 
 
 def prompt_files(folder: StudyFolder) -> dict[str, bytes]:
     """Return the prompts that the runs of a study share, by path in its folder."""
-    paths = sorted(folder.prompts.glob("*/*.json.gz"))
+    return _contents(folder, sorted(folder.prompts.glob("*/*.json.gz")))
+
+
+def _contents(folder: StudyFolder, paths: Sequence[Path]) -> dict[str, bytes]:
     return {str(path.relative_to(folder.path)): path.read_bytes() for path in paths}
 
 

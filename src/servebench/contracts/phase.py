@@ -9,7 +9,24 @@ from servebench.util.file_redaction import Traces
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhaseFacts:
+class SliceFacts:
+    """How a point is measured in slices, in turns with other engines."""
+
+    slices: Sequence[Sequence[float]] = ()
+    """When each opens and closes, in seconds from the start of the phase, in order. Requests are only sent in these. Empty: an
+    ordinary point."""
+    slice_drain_s: float = 0.0
+    """How long its last requests may take after a slice."""
+    slice_requests: int = 0
+    """How many requests are kept for each slice (`PointPlan.slice_requests`)."""
+    slice_lead_s: float = 0.0
+    """How long after a slice opens its load is not yet steady, which is left out."""
+    slice_group: str | None = None
+    """What the points share that were measured in turns with each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseFacts(SliceFacts):
     """Facts of a phase that its records need. Stored next to the spool, so that a killed run can be recovered."""
 
     run_id: str
@@ -49,17 +66,6 @@ class PhaseFacts:
     """How likely each time and size of wander is by it (`LearnedNoise.likelihood`)."""
     mean_tokens: float | None = None
     """The mean of the distribution from which the tokens of each answer are drawn; null where it is not known."""
-    slices: Sequence[Sequence[float]] = ()
-    """Of a point that is measured in slices, in turns with another engine: when each opens and closes, in seconds from the start
-    of the phase, in order. Requests are only sent in these. Empty: an ordinary point."""
-    slice_drain_s: float = 0.0
-    """How long its last requests may take after a slice."""
-    slice_requests: int = 0
-    """How many requests are kept for each slice (`PointPlan.slice_requests`)."""
-    slice_lead_s: float = 0.0
-    """How long after a slice opens its load is not yet steady, which is left out."""
-    slice_group: str | None = None
-    """What the points share that were measured in turns with each other."""
     traces: Traces = field(default_factory=dict)
     """By what the secrets that answers may repeat are found after a kill."""
 

@@ -27,6 +27,8 @@ generated content. `abandoned`: the client left on purpose (`load.cancel_fractio
 `session_ended`: never sent, because an answer that its prompt needs failed. The others as in `WireOutcome` (`too_large` and
 `tls` count as `protocol`)."""
 
+OURS = ("cancelled", "abandoned")
+"""Outcomes caused by the client, which do not describe the engine."""
 BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, 529)
 """Statuses of a server that has too much to do, or nobody to do it just now; 529 is Anthropic's."""
 _TOO_MANY = re.compile("^(429|503|529)$|rate.?limit|too.?many.?requests|overloaded|service.?unavailable", re.I)

@@ -11,7 +11,7 @@ from servebench.contracts.point_id import PointId
 class Turn:
     """A part of a run: the points of some `repeats`, or all points (null), at some `levels`, or at all (null).
 
-    `run` is the name of the run. `first` and `last`: whether the run starts and ends with it.
+    `run` is the name of its run. `first` and `last`: whether the run starts and ends with it.
     Turns with different `start` numbers never share a start of an engine; with null they may. In the last turn the questions
     of the run's quality test are asked.
     """

@@ -27,17 +27,15 @@ def job_shares(measured: Sequence[Record], facts: PhaseFacts) -> dict[str, float
 
 
 def job_columns(
-    measured: Sequence[Record], facts: PhaseFacts, answered: float | None, window_s: float, gpus: int
+    measured: Sequence[Record], facts: PhaseFacts, answered: float, window_s: float, gpus: int
 ) -> dict[str, float | None]:
-    """Return the columns of jobs; nothing for a workload without. `answered` are the jobs that were answered inside the window,
+    """Return the columns of jobs. `answered` are the jobs that were answered inside the window,
     as a sum of the shares of requests."""
-    if not facts.jobs:
-        return {}
     sizes = dict(facts.jobs.values())
     jobs = _grouped(measured, facts, by_job=True).items()
     ok = {job: [one for one in records if one.outcome == "ok"] for job, records in jobs}
     seconds = np.array([_seconds(records) for job, records in jobs if len(ok[job]) == len(records) == sizes[job]])
-    per_h = answered / window_s * SECONDS_PER_HOUR if answered is not None and window_s > 0 else None
+    per_h = answered / window_s * SECONDS_PER_HOUR if window_s > 0 else None
     return {
         "jobs": len(seconds),
         "jobs_per_h": per_h,
@@ -52,10 +50,8 @@ def session_rows(
 ) -> tuple[SessionRow, ...]:
     """Return a row for each session of a point whose workload has jobs. `ideal` are the tokens of each prompt that the best cache
     would have found, and all of them, by request id."""
-    rows = []
-    for name, records in _grouped(measured, facts, by_job=False).items():
-        ok = [one for one in records if one.outcome == "ok"]
-        row = SessionRow(
+    return tuple(
+        SessionRow(
             point=facts.point,
             job=facts.jobs[name][0],
             session=name,
@@ -69,8 +65,9 @@ def session_rows(
             ),
             prefix_cache_hit_rate_ideal=_rate([ideal[one.request_id] for one in ok if one.request_id in ideal]),
         )
-        rows.append(row)
-    return tuple(rows)
+        for name, records in _grouped(measured, facts, by_job=False).items()
+        for ok in [[one for one in records if one.outcome == "ok"]]
+    )
 
 
 def _grouped(measured: Sequence[Record], facts: PhaseFacts, *, by_job: bool) -> dict[str, list[Record]]:

@@ -44,27 +44,17 @@ from numpy.typing import NDArray
 from servebench.contracts.exchange import ClientFloor, PhaseReport
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
-from servebench.contracts.results import Record, refused
+from servebench.contracts.results import OURS, Record, refused
 from servebench.contracts.settings import RunSettings, SloSettings
 from servebench.measure import derive
+from servebench.measure.columns import EventColumns, events_of
 from servebench.measure.cost import usd_per_million
-from servebench.measure.events import EventColumns, events_of
-from servebench.measure.in_flight import (
-    in_flight_at,
-    in_flight_growth,
-    lock_step,
-    mean_in_flight,
-    sent_and_ended,
-)
+from servebench.measure.in_flight import in_flight_at, in_flight_growth, lock_step, mean_in_flight, sent_and_ended
 from servebench.measure.jobs import job_columns, job_shares
-from servebench.measure.slices import slice_columns
-from servebench.measure.window import Window, find_window, leave_out, pauses_of
+from servebench.measure.window import Window, find_window, leave_out, pauses_of, slice_values, steady_slices
 from servebench.util.arrays import Floats, Ints, percentile
 from servebench.util.stretches import Spans, compressed, covered, outside
 from servebench.util.units import NS_PER_MS, NS_PER_S
-
-OURS = ("cancelled", "abandoned")
-"""Outcomes caused by the client, which do not describe the engine."""
 
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 ALL_LATENCIES = ("ttft_ms", "e2e_ms")
@@ -172,34 +162,37 @@ def summarize(
         "requests_failed": len(measured) - len(ok) - sum(r.outcome == "abandoned" for r in measured),
         **_latencies(sample),
         **_means(inside),
-        **_window_columns(window),
-        "lock_step": _lock_step(inside, window, facts.concurrency),
         "ended_by": report.ended_by,
-        **_throughput(measured, ok, window, sample),
-        **job_columns(
-            measured,
-            facts,
-            _answered(ok, window, job_shares(measured, facts)) if window is not None and facts.jobs else None,
-            window.seconds if window is not None else 0.0,
-            settings.gpu.count,
-        ),
-        "goodput_req_s": _goodput(measured, inside, window, slo, offered_req_s, open_loop=open_loop),
-        **_attained(measured, window, slo, from_schedule=open_loop),
-        "kept_up": _kept_up(measured, window) if open_loop else None,
-        **_client(measured, window, report),
+        **_client(report),
         "events": sum(len(r.event_ns) for r in ok),
         "events_merged": sum(r.reads_merged for r in ok),
     }
-    if facts.slices:
-        found |= slice_columns(
-            facts, report, inside, window, (sample.arrival_s, sample.arrival_tokens), crowded=crowded
-        )
-        found |= _without_pauses(found, inside, window, report.elapsed_s)
     found |= _client_error(found, report, floor)
-    found |= _with_failed(measured, inside, window)
+    if facts.jobs:
+        seconds = window.seconds if window is not None else 0.0
+        answered = _answered(ok, window, job_shares(measured, facts)) if window is not None else 0.0
+        found |= job_columns(measured, facts, answered, seconds, settings.gpu.count)
+    if facts.slices:
+        found |= {"slices": len(facts.slices), "slice_group": facts.slice_group}
+    if window is not None:
+        found |= _window_columns(window) | _throughput(measured, ok, window, sample) | _lateness(measured, window)
+        found |= _with_failed(measured, inside, window)
+        if slo.limited:
+            found["goodput_req_s"] = _goodput(measured, inside, window, slo, offered_req_s, open_loop=open_loop)
+            found |= _attained(measured, window, slo, from_schedule=open_loop)
+        if facts.concurrency is None:
+            found["kept_up"] = _kept_up(measured, window)
+        elif inside:
+            sent, ended = sent_and_ended(inside)
+            answer_ns = float((ended - sent).mean())
+            found["lock_step"] = lock_step(compressed(sent, window.unsent), answer_ns, facts.concurrency)
+        if facts.slices:
+            arrived = sample.arrival_s, sample.arrival_tokens
+            found["slice_values"] = slice_values(steady_slices(facts, report), inside, window, arrived, crowded)
+            found |= _without_pauses(found, inside, window, report.elapsed_s)
     price = settings.gpu.price_usd_per_hour, settings.gpu.count
     found["cost_usd_per_mtok"] = usd_per_million(found.get("output_throughput_tok_s"), *price)
-    found["cost_usd_per_mgood"] = usd_per_million(found["goodput_req_s"], *price)
+    found["cost_usd_per_mgood"] = usd_per_million(found.get("goodput_req_s"), *price)
     return PointRow(**found), sample
 
 
@@ -233,7 +226,7 @@ def _sampled(
     if window is not None and disturbed:
         window = leave_out(window, disturbed, measured, open_loop=open_loop)
     # several workers' records lie one after another
-    inside = sorted((r for r in ok if window is not None and _sent_inside(r, window)), key=lambda r: r.sent_ns or 0)
+    inside = sorted((r for r in ok if window is not None and window.counts(r.sent_ns)), key=lambda r: r.sent_ns or 0)
     sample = _sample(ok, inside, window)
     if offered_req_s is not None and window is not None:
         sample = replace(sample, arrivals=_arrivals(measured, inside, window, offered_req_s))
@@ -250,13 +243,10 @@ def with_intervals(row: PointRow, intervals: Mapping[str, tuple[float, float] | 
     return replace(row, **ends)
 
 
-def _sent_inside(record: Record, window: Window) -> bool:
-    return record.sent_ns is not None and window.counts(record.sent_ns)
-
-
-def _is_refused(record: Record, window: Window) -> bool:
-    """Whether nothing of a request was sent, at a time that counts: the user got nothing all the same."""
-    return record.sent_ns is None and bool(outside(np.array([record.scheduled_ns]), window.unsent)[0])
+def _counts(record: Record, window: Window) -> bool:
+    """Whether a request was sent inside the window, or nothing of it at a time that counts: the user got nothing all the same."""
+    refused_now = record.sent_ns is None and bool(outside(np.array([record.scheduled_ns]), window.unsent)[0])
+    return refused_now or window.counts(record.sent_ns)
 
 
 _OF_FACTS = (
@@ -293,28 +283,24 @@ def _events(records: Sequence[Record]) -> EventColumns:
 
 
 def _sample(ok: Sequence[Record], inside: Sequence[Record], window: Window | None) -> PointSample:
-    every = _events(inside)
-    arrival_s, tokens = _token_arrivals(ok, window)
+    own, arrival_s = _events(inside), np.empty(0)
+    tokens: Floats | None = np.empty(0)
+    if window is not None:
+        every = _events(ok)
+        within = _inside(every.stamp_ns, window)
+        arrival_s = (compressed(every.stamp_ns[within], window.left_out) - window.start_ns) / NS_PER_S
+        tokens = None if every.tokens is None else every.tokens[within]
     return PointSample(
         ttft_ms=_floats([derive.ttft_ms(r) for r in inside]),
         ttfo_ms=_floats([derive.ttfo_ms(r) for r in inside]),
         tpot_ms=_floats([derive.tpot_ms(r) for r in inside]),
         e2e_ms=_floats([derive.e2e_ms(r) for r in inside]),
-        itl_ms=every.gaps_ms,
-        itl_counts=np.maximum(every.counts - 1, 0),
+        itl_ms=own.gaps_ms,
+        itl_counts=np.maximum(own.counts - 1, 0),
         arrival_s=arrival_s,
         arrival_tokens=tokens,
         window_s=window.seconds if window is not None else 0.0,
     )
-
-
-def _token_arrivals(ok: Sequence[Record], window: Window | None) -> tuple[Floats, Floats | None]:
-    if window is None:
-        return np.empty(0), np.empty(0)
-    every = _events(ok)
-    inside = _inside(every.stamp_ns, window)
-    arrival_s = (compressed(every.stamp_ns[inside], window.left_out) - window.start_ns) / NS_PER_S
-    return arrival_s, None if every.tokens is None else every.tokens[inside]
 
 
 def _arrivals(records: Sequence[Record], inside: Sequence[Record], window: Window, rate_req_s: float) -> Arrivals:
@@ -356,22 +342,14 @@ def _percentiles(name: str, values: Floats) -> dict[str, float]:
     return dict(zip((found[0] for found in known), shares, strict=True))
 
 
-def _statistics(name: str, values: Floats) -> dict[str, float]:
-    if not values.size:
-        return {f"{name}_n": 0}
-    return {
-        **_percentiles(name, values),
-        f"{name}_mean": float(values.mean()),
-        f"{name}_min": float(values.min()),
-        f"{name}_max": float(values.max()),
-        f"{name}_n": int(values.size),
-    }
-
-
 def _latencies(sample: PointSample) -> dict[str, float]:
     found: dict[str, float] = {}
     for name in LATENCIES:
-        found.update(_statistics(name, getattr(sample, name)))
+        values: Floats = getattr(sample, name)
+        found[f"{name}_n"] = int(values.size)
+        if values.size:
+            found |= _percentiles(name, values)
+            found |= {f"{name}_{what}": float(getattr(values, what)()) for what in ("mean", "min", "max")}
     return found
 
 
@@ -404,9 +382,7 @@ def _mean_of_all(values: Sequence[int | None]) -> float | None:
     return None if None in values else _mean(values)
 
 
-def _window_columns(window: Window | None) -> dict[str, object]:
-    if window is None:
-        return {}
+def _window_columns(window: Window) -> dict[str, object]:
     return {
         "window_s": window.seconds,
         "window_start_ns": window.start_ns,
@@ -418,10 +394,8 @@ def _window_columns(window: Window | None) -> dict[str, object]:
 
 
 def _throughput(
-    measured: Sequence[Record], ok: Sequence[Record], window: Window | None, sample: PointSample
-) -> dict[str, float | None]:
-    if window is None:
-        return {}
+    measured: Sequence[Record], ok: Sequence[Record], window: Window, sample: PointSample
+) -> dict[str, object]:
     counts = [r.output_tokens for r in ok]
     total = None if None in counts else sum(count for count in counts if count is not None)
     first_ns = min(r.sent_ns for r in measured if r.sent_ns is not None)
@@ -436,13 +410,13 @@ def _throughput(
 
 
 def _without_pauses(
-    found: Mapping[str, Any], inside: Sequence[Record], window: Window | None, busy_s: float
+    found: Mapping[str, Any], inside: Sequence[Record], window: Window, busy_s: float
 ) -> dict[str, Any]:
     """Return the rates of a point in slices that would be wrong with its pauses."""
     columns = {"output_throughput_whole_run_tok_s": _rate(found.get("output_tokens_total"), busy_s)}
-    if window is not None and found["goodput_req_s"] is not None and inside:
+    if (good := found.get("goodput_req_s")) is not None and inside:
         # requests are sent until the oldest one that a pause touches: one in each slice is missing for a rate
-        good = found["goodput_req_s"] * window.sending_seconds / len(inside)
+        good *= window.sending_seconds / len(inside)
         columns["goodput_req_s"] = good * (found["request_throughput_req_s"] or 0.0)
     return columns
 
@@ -460,26 +434,17 @@ def _answered(ok: Sequence[Record], window: Window, worth: Mapping[str, float] |
 def _goodput(
     measured: Sequence[Record],
     inside: Sequence[Record],
-    window: Window | None,
+    window: Window,
     slo: SloSettings,
     offered: float | None,
     *,
     open_loop: bool,
 ) -> float | None:
-    if window is None or not slo.limited:
-        return None
     good = sum(_is_good(r, slo, from_schedule=open_loop) for r in inside)
     if offered is None:
         return _rate(good, window.sending_seconds)
-    sent = sum(_sent_inside(r, window) or _is_refused(r, window) for r in measured)
+    sent = sum(_counts(r, window) for r in measured)
     return offered * good / sent if sent else None
-
-
-def _lock_step(inside: Sequence[Record], window: Window | None, concurrency: int | None) -> float | None:
-    if concurrency is None or window is None or not inside:
-        return None
-    sent, ended = sent_and_ended(inside)
-    return lock_step(compressed(sent, window.unsent), float((ended - sent).mean()), concurrency)
 
 
 def _rate(amount: float | None, seconds: float) -> float | None:
@@ -487,13 +452,10 @@ def _rate(amount: float | None, seconds: float) -> float | None:
 
 
 def _attained(
-    measured: Sequence[Record], window: Window | None, slo: SloSettings, *, from_schedule: bool
+    measured: Sequence[Record], window: Window, slo: SloSettings, *, from_schedule: bool
 ) -> dict[str, float | None]:
     """Return how many requests were tested against the SLO and how many met it, without those that the client ended."""
-    if window is None or not slo.limited:
-        return {}
-    tested = [r for r in measured if r.outcome not in OURS and _sent_inside(r, window)]
-    tested += [r for r in measured if r.outcome not in OURS and _is_refused(r, window)]
+    tested = [r for r in measured if r.outcome not in OURS and _counts(r, window)]
     tested.sort(key=lambda r: r.scheduled_ns)
     flags = [r.outcome == "ok" and _is_good(r, slo, from_schedule=from_schedule) for r in tested]
     good, effect = sum(flags), design_effect(flags)
@@ -520,10 +482,8 @@ def design_effect(good: Sequence[bool]) -> float | None:
     return float((sizes**2).sum() / sizes.sum())
 
 
-def _kept_up(measured: Sequence[Record], window: Window | None) -> float | None:
+def _kept_up(measured: Sequence[Record], window: Window) -> float:
     """Return the share of the arrivals that the engine kept up with: 1 less what of them certainly stayed in flight."""
-    if not measured or window is None:
-        return None
     ended = sum(r.outcome in ("ok", "abandoned") for r in measured)
     wanted = np.array([r.scheduled_ns for r in measured], dtype=np.int64)
     ends = np.array([r.ended_ns for r in measured], dtype=np.int64)
@@ -544,11 +504,13 @@ def _is_good(record: Record, slo: SloSettings, *, from_schedule: bool = False) -
     return slo.tpot_ms is None or tpot is None or tpot <= slo.tpot_ms
 
 
-def _client(measured: Sequence[Record], window: Window | None, report: PhaseReport) -> dict[str, object]:
-    late = [derive.lateness_ms(r) for r in measured if window is not None and _sent_inside(r, window)]
+def _lateness(measured: Sequence[Record], window: Window) -> dict[str, float | None]:
+    late = [derive.lateness_ms(r) for r in measured if window.counts(r.sent_ns)]
+    return {**_percentiles("lateness_ms", _floats(late)), "lateness_ms_mean": _mean(late)}
+
+
+def _client(report: PhaseReport) -> dict[str, object]:
     return {
-        **_percentiles("lateness_ms", _floats(late)),
-        "lateness_ms_mean": _mean(late),
         "client_cpu_share": _rate(report.cpu_s / report.workers, report.elapsed_s),
         "connections_failed": report.connections_failed,
         "receive_queue_bytes_max": report.receive_queue_bytes_max,
@@ -571,15 +533,9 @@ def _client_error(found: Mapping[str, Any], report: PhaseReport, floor: ClientFl
     }
 
 
-def _with_failed(
-    measured: Sequence[Record], inside: Sequence[Record], window: Window | None
-) -> dict[str, float | None]:
+def _with_failed(measured: Sequence[Record], inside: Sequence[Record], window: Window) -> dict[str, float | None]:
     """Return percentiles over all requests sent inside the window, failed ones being infinitely slow."""
-    if window is None:
-        return {}
-    failed = sum(
-        r.outcome not in ("ok", *OURS) and (_is_refused(r, window) or _sent_inside(r, window)) for r in measured
-    )
+    failed = sum(r.outcome not in ("ok", *OURS) and _counts(r, window) for r in measured)
     found: dict[str, float | None] = {}
     for name, derived in zip(ALL_LATENCIES, (derive.ttft_ms, derive.e2e_ms), strict=True):
         values = np.concatenate([_floats([derived(r) for r in inside]), np.full(failed, np.inf)])

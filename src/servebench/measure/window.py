@@ -1,15 +1,18 @@
-"""Find the part of a point in which its load level was reached, from the records themselves, and leave disturbed parts out."""
+"""Find the part of a point in which its load level was reached, from the records themselves, leave disturbed parts out, and say
+what a point that is measured in slices shows in each of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import orjson
 
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
+from servebench.measure import derive
 from servebench.measure.in_flight import in_flight_at, in_flight_curve, sent_and_ended
-from servebench.util.arrays import Ints
+from servebench.util.arrays import Floats, Ints
 from servebench.util.stretches import Spans, between, compressed, expanded, length, merged, unsent
 from servebench.util.units import NS_PER_S
 
@@ -24,6 +27,17 @@ half of the time, its rate in what remained was that of a quiet machine (12 poin
 KEPT_SHARE_MIN = 0.5
 KEPT_REQUESTS_MIN = 12
 """If this share of the requests, and so many, remain, latencies are those of the rest, too."""
+
+Arrived = tuple[Floats, Floats | None]
+"""The events inside a window in seconds from its start, without what is left out, and the tokens of each."""
+KEPT_OF_SLICE_MIN = 0.5
+"""A slice of which less is left says nothing."""
+MEDIANS: Mapping[str, Callable[[Record], float | None]] = {
+    "ttft_ms_p50": derive.ttft_ms,
+    "tpot_ms_p50": derive.tpot_ms,
+    "e2e_ms_p50": derive.e2e_ms,
+}
+"""The compared columns that are medians of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +66,11 @@ class Window:
         """The seconds in which the requests were sent that count."""
         return (self.end_ns - self.start_ns - length(self.unsent)) / NS_PER_S
 
-    def counts(self, sent_ns: int) -> bool:
-        """Return whether a request that was sent then counts."""
-        return self.start_ns <= sent_ns <= self.end_ns and not any(low <= sent_ns <= high for low, high in self.unsent)
+    def counts(self, sent_ns: int | None) -> bool:
+        """Return whether a request that was sent then counts; null: it was not sent."""
+        if sent_ns is None or not self.start_ns <= sent_ns <= self.end_ns:
+            return False
+        return not any(low <= sent_ns <= high for low, high in self.unsent)
 
     def ends(self) -> tuple[int, int]:
         """Return start and end on the clock that stands still in what is left out."""
@@ -78,6 +94,35 @@ def pauses_of(facts: PhaseFacts, report: PhaseReport) -> list[tuple[int, int]]:
     """Return the stretches of a point in slices that do not count: all but `steady_slices`. Empty for an ordinary point."""
     steady = steady_slices(facts, report)
     return between(steady, report.started_ns, max(report.ended_ns, steady[-1][1])) if steady else []
+
+
+def slice_values(steady: Spans, inside: Sequence[Record], window: Window, arrived: Arrived, crowded: Spans) -> str:
+    """Return the column `slice_values`: what a point shows in each of its steady slices, by the requests that count and the
+    tokens inside the window. The slices `crowded` have no values."""
+    found: dict[str, list[float | None]] = {name: [] for name in ("output_throughput_tok_s", *MEDIANS)}
+    arrival_s, weights = arrived
+    sent = np.array([record.sent_ns for record in inside], dtype=np.int64)
+    medians = {
+        name: np.array([np.nan if (value := metric(record)) is None else value for record in inside])
+        for name, metric in MEDIANS.items()
+    }
+    for low, high in steady:
+        pieces = between(window.left_out, max(low, window.start_ns), min(high, window.end_ns))
+        enough = length(pieces) >= KEPT_OF_SLICE_MIN * (high - low) and (low, high) not in crowded
+        begin, end = (compressed(np.array([low, high]), window.left_out) - window.start_ns) / NS_PER_S
+        within = (arrival_s > begin) & (arrival_s <= end)
+        tokens = None if weights is None else float(weights[within].sum())
+        rate = tokens / (length(pieces) / NS_PER_S) if enough and tokens is not None else None
+        found["output_throughput_tok_s"].append(_rounded(rate))
+        own = (sent >= low) & (sent <= high)
+        for name, values in medians.items():
+            known = values[own & ~np.isnan(values)]
+            found[name].append(_rounded(float(np.median(known)) if enough and known.size else None))
+    return orjson.dumps(found).decode()
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
 
 
 def find_window(

@@ -54,7 +54,10 @@ def fit_faults(
 def memory_note(settings: RunSettings) -> str | None:
     """Return a line if the keys and values of all users at the highest level do not fit beside the weights; None if they do, or
     if too little is known. Pure."""
-    lengths = [mean_length(one) for one in (settings.workload.input_tokens, settings.workload.output_tokens)]
+    lengths = [
+        one if not isinstance(one, LengthSettings) else one.mean or ((one.min or 1) + (one.max or 1)) / 2
+        for one in (settings.workload.input_tokens, settings.workload.output_tokens)
+    ]
     room, weights, token = memory_figures(asdict(settings)) or (0.0, 0.0, None)
     users, each = max(settings.load.concurrency or (0,)), (token or 0.0) * sum(one or 0.0 for one in lengths)
     if None in lengths or weights > room or weights + users * each <= room:
@@ -63,13 +66,6 @@ def memory_note(settings: RunSettings) -> str | None:
         f"the GPUs have {number(room)} GB: {number(weights)} for the weights, and {number(users * each)} for keys and values of "
         f"{users:,} users; from about {int((room - weights) / each):,} users on requests wait in the engine"
     )
-
-
-def mean_length(length: int | LengthSettings | None) -> float | None:
-    """Return the mean of a length; null where the data has it."""
-    if not isinstance(length, LengthSettings):
-        return length
-    return length.mean if length.mean is not None else ((length.min or 1) + (length.max or 1)) / 2
 
 
 @cache

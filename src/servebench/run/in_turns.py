@@ -10,21 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
 from servebench.contracts.events import OneAtATime
+from servebench.contracts.phase import SliceFacts
 from servebench.contracts.results import RunOutcome
-from servebench.contracts.turns import Turn
 from servebench.load.coordinator.drive import drive_together
 from servebench.load.plan.slices import COST_MAX, plan_slices
+from servebench.run.lifecycle import task_steps
 from servebench.run.live import LiveLoad
-from servebench.run.session import RunContext, RunSession, RunTask
+from servebench.run.session import RunRequest, RunSession
 from servebench.run.simulated import SimulatedLoad
-from servebench.run.steps import Driven, PhaseStep, Progress, Slices, Steps, WarmLevel
-from servebench.run.task import task_steps
+from servebench.run.steps import Driven, PhaseStep, Progress, Steps, WarmLevel
 
 IDLE_S, IDLE_CORES_MAX = 1.0, 0.1
 """How long an engine without load is looked at, and how many cores it may use meanwhile."""
@@ -32,27 +31,16 @@ MEMORY_MARGIN = 1.25
 """How many times the memory of one engine has to be free for the next one."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A turn of a run, with a context whose pool is its own."""
-
-    context: RunContext
-    task: RunTask
-    turn: Turn
-
-
 Runs = Sequence[Progress[RunOutcome]]
+StepsOf = Callable[[RunRequest], Steps[RunOutcome]]
 
 
-StepsOf = Callable[[RunContext, RunTask, Turn, None], Steps[RunOutcome]]
-
-
-def run_in_turns(parts: Sequence[Part], steps_of: StepsOf = task_steps) -> list[RunOutcome]:
+def run_in_turns(requests: Sequence[RunRequest], steps_of: StepsOf = task_steps) -> list[RunOutcome]:
     """Execute turns of several runs at once and return their outcomes, of those that have begun. An interrupted one ends all.
     Raises StoreError."""
     runs: list[Progress[RunOutcome]] = []
     try:
-        _start(parts, runs, steps_of)
+        _start(requests, runs, steps_of)
         _take_turns(runs)
     except KeyboardInterrupt:
         for one in _alive(runs):
@@ -61,10 +49,10 @@ def run_in_turns(parts: Sequence[Part], steps_of: StepsOf = task_steps) -> list[
     return [one.result for one in runs if one.result is not None]
 
 
-def _start(parts: Sequence[Part], runs: list[Progress[RunOutcome]], steps_of: StepsOf) -> None:
+def _start(requests: Sequence[RunRequest], runs: list[Progress[RunOutcome]], steps_of: StepsOf) -> None:
     """Start the runs, and go on with each up to its first level; what cannot stay alive with the others is executed before."""
-    events = parts[0].context.events
-    for part in parts:
+    events = requests[0].events
+    for request in requests:
         alive = _alive(runs)
         if alive and (why := _why_busy(alive[-1])) is not None:
             events(OneAtATime(why))
@@ -72,7 +60,7 @@ def _start(parts: Sequence[Part], runs: list[Progress[RunOutcome]], steps_of: St
         elif alive and (why := _why_full(alive[-1])) is not None:
             events(OneAtATime(why))
             _take_turns(runs)
-        runs.append(Progress(steps_of(part.context, part.task, part.turn, None)))
+        runs.append(Progress(steps_of(request)))
         _to_warm(runs[-1])
         _stop_if_interrupted(runs)
     if len(_alive(runs)) > 1 and (why := _why_busy(runs[-1])) is not None:
@@ -112,7 +100,7 @@ def measure_next(runs: Sequence[Progress[Any]]) -> None:
     """Measure the next level of these runs, all of which are warm: at once where it is the same one, else of the first only."""
     steps = [one.step for one in runs if isinstance(one.step, WarmLevel)]
     shared = len(runs) > 1 and len({one.level.id.first for one in steps}) == 1
-    slices: Sequence[Slices | None] | None = _slices(steps) if shared else None
+    slices: Sequence[SliceFacts | None] | None = _slices(steps) if shared else None
     if not shared:
         # one that measures a disturbed level again is behind the others
         runs = sorted(runs, key=lambda one: -one.step.level.id.attempt if isinstance(one.step, WarmLevel) else 0)
@@ -133,7 +121,7 @@ def measure_next(runs: Sequence[Progress[Any]]) -> None:
         _to_warm(one)
 
 
-def _slices(steps: Sequence[WarmLevel]) -> list[Slices] | None:
+def _slices(steps: Sequence[WarmLevel]) -> list[SliceFacts] | None:
     """Return the slices of each run at a level; None where it cannot be measured in slices, or not at a sensible cost."""
     level, session = steps[0].level, steps[0].session
     point_s = max((one for step in steps if (one := _point_s(step)) is not None), default=None)
@@ -149,11 +137,13 @@ def _slices(steps: Sequence[WarmLevel]) -> list[Slices] | None:
     if plan is None:
         session.request.events(OneAtATime(why, users=level.concurrency))
         return None
-    group = f"{session.request.run_id}/{session.start_id}"
-    return [
-        Slices(slices=own, lead_s=plan.lead_s, drain_s=plan.drain_s, requests=plan.requests, group=group)
-        for own in plan.slices
-    ]
+    of_slices: dict[str, Any] = {
+        "slice_lead_s": plan.lead_s,
+        "slice_drain_s": plan.drain_s,
+        "slice_requests": plan.requests,
+        "slice_group": f"{session.request.run_id}/{session.start_id}/{level.id.level}",
+    }
+    return [SliceFacts(slices=own, **of_slices) for own in plan.slices]
 
 
 def _point_s(step: WarmLevel) -> float | None:

@@ -9,8 +9,8 @@ from servebench.contracts.engine import ServerTimings
 from servebench.contracts.events import Doing, Notice
 from servebench.contracts.results import Doubt, Record
 from servebench.contracts.settings import EngineSettings
-from servebench.measure.timings import timing_columns
-from servebench.run.requests import traceparent
+from servebench.measure.derive import timing_columns
+from servebench.run.phase import traceparent
 from servebench.run.session import RunSession
 from servebench.util.errors import EngineError
 

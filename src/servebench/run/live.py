@@ -16,11 +16,9 @@ from servebench.contracts.telemetry import Reading
 from servebench.engine.pool import EngineLease
 from servebench.load.client.progress import Counts
 from servebench.load.coordinator.drive import Drive, drive_together, worker_spools
-from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, last_failure
-from servebench.run.phase import discard_spools, dump_facts, facts_file, records_of
-from servebench.run.requests import target_of
-from servebench.run.watchdog import Watcher
+from servebench.run.phase import discard_spools, dump_facts, facts_file, records_of, target_of
+from servebench.run.watchdog import Looks, Watcher
 from servebench.store.files import replacing, writing
 from servebench.store.layout import RunFolder
 from servebench.util.file_redaction import traces_of

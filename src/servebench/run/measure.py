@@ -11,7 +11,7 @@ from servebench.analysis.warnings.point import wrong_gpu
 from servebench.contracts.age import is_too_young, round_requests
 from servebench.contracts.events import Doing
 from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, StopReason
-from servebench.contracts.phase import PhaseFacts
+from servebench.contracts.phase import PhaseFacts, SliceFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.load.coordinator.drive import worker_count
@@ -27,16 +27,14 @@ from servebench.measure.derive import count_missing
 from servebench.protocol.kinds.table import kind_of
 from servebench.run.late_timings import missing_timings, with_late_timings
 from servebench.run.live import awaited_death
-from servebench.run.looks import Looks
 from servebench.run.noise import known_noise
 from servebench.run.outcome import SILENCE_MARGIN_S, entry, last_failure
-from servebench.run.phase import jobs_of, references_of
+from servebench.run.phase import answer_bytes_max, jobs_of, planned_requests, references_of
 from servebench.run.point import build_point
 from servebench.run.preflight import no_arrivals
-from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
-from servebench.run.steps import Driven, PhaseStep, Slices, Steps, WarmLevel
-from servebench.run.watchdog import Watcher
+from servebench.run.steps import Driven, PhaseStep, Steps, WarmLevel
+from servebench.run.watchdog import Looks, Watcher
 from servebench.store.prompts import SizedPrompts
 from servebench.store.telemetry_log import TelemetryLog
 from servebench.telemetry.sampler import Sampler
@@ -70,13 +68,14 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
         answered_s = [(r.ended_ns - (r.sent_ns or 0)) / NS_PER_S for r in answered if r.outcome == "ok"]
         answer_s = sum(answered_s) / len(answered_s) if answered_s else None
         level = with_edges(level, session.settings.load, answer_s)
-    slices: Slices | None = yield WarmLevel(session=session, level=level, rate_req_s=rate_req_s, answer_s=answer_s)
+    slices: SliceFacts | None = yield WarmLevel(session=session, level=level, rate_req_s=rate_req_s, answer_s=answer_s)
     if slices is not None:
-        level = replace(level, requests=None, targets={}, duration_s=slices.seconds)
+        seconds = sum(closes_s - opens_s for opens_s, closes_s in slices.slices)
+        level = replace(level, requests=None, targets={}, duration_s=seconds)
     count = requests_to_prepare(level, rate_req_s, session.settings.load.min_requests)
-    if slices is not None and slices.requests:
+    if slices is not None and slices.slice_requests:
         # which requests there are may depend on their number, and they have to be those of the other engines
-        count = slices.requests * len(slices.slices)
+        count = slices.slice_requests * len(slices.slices)
     prompts = _prepare_prompts(session, count, level.point, whole=level.replay)
     if level.replay and level.times_s is None:
         level, prompts = _schedule_trace(session, level, prompts)
@@ -85,14 +84,7 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
     fillers = _prepare_fillers(session, level, prompts) if slices is None else ()
     facts = _facts(session, level, prompts, fillers, warmup=False, cache_state=cache_state)
     if slices is not None:
-        facts = replace(
-            facts,
-            slices=slices.slices,
-            slice_lead_s=slices.lead_s,
-            slice_drain_s=slices.drain_s,
-            slice_requests=slices.requests,
-            slice_group=f"{slices.group}/{level.id.level}",
-        )
+        facts = replace(facts, **vars(slices))
     if (noise := known_noise(session, level)) is not None:
         facts = replace(facts, noise_from=noise.point, wander=noise.likelihood)
     with TelemetryLog(session.request.folder, level.point) as log:
@@ -140,18 +132,16 @@ def _warnings(
     session: RunSession, level: PlannedPoint, report: PhaseReport, records: Sequence[Record] = ()
 ) -> list[Doubt]:
     """Return warnings of a point that need more than its evidence to detect."""
-    warnings = []
     timed = level.duration_s is not None and not level.targets and not level.open_loop
     # requests that all failed were used up at once, and say nothing of the engine's speed
     answered = any(record.outcome == "ok" for record in records)
-    exhausted = timed and answered and 0 < report.planned <= report.sent
-    if exhausted:
+    warnings = missing_timings(session.settings.engine, records)
+    if timed and answered and 0 < report.planned <= report.sent:
         message = (
             f"all {report.planned} prepared requests were used after {report.elapsed_s:.3g} s of {level.duration_s or 0:g} s: "
             "the engine was more than twice as fast as in the warm-up"
         )
-        warnings.append(catalog.SUPPLY_EXHAUSTED.issue(message))
-    warnings += missing_timings(session.settings.engine, records)
+        warnings.insert(0, catalog.SUPPLY_EXHAUSTED.issue(message))
     # the GPU of a server on another machine, and of an emulated one, is known only from the config
     if session.lease.launcher.local and not session.lease.launcher.emulated:
         gpu = wrong_gpu(session.settings, [str(gpu["name"]) for gpu in session.request.machine["gpus"]])

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from servebench.analysis.evidence import PointEvidence
@@ -26,21 +25,20 @@ MACHINE = ("platform", "cpu_model", "cpu_threads_usable", "gpus")
 def known_noise(session: RunSession, level: PlannedPoint) -> LearnedNoise | None:
     """Return what an earlier long point has shown of this engine on this machine; None for an open loop, where the output follows
     the arrivals and says little of the engine's speed."""
-    found = None if level.open_loop else read_noise(_outputs(session), _facts(session), time.time())
+    found = None if level.open_loop else read_noise(session.request.study.path.parent, _facts(session), time.time())
     return found if found is not None and learned_prior(found.likelihood) is not FLAT else None
 
 
-def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence: PointEvidence) -> LearnedNoise | None:
-    """Store what a valid point of a closed loop shows that lasted LONG_S or longer and was not disturbed, and return it; None for
-    another. A folder that cannot be written is left as it is: later intervals are wider, and no point is lost."""
+def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence: PointEvidence) -> None:
+    """Store what a valid point of a closed loop shows that lasted LONG_S or longer and was not disturbed. A folder that cannot
+    be written is left as it is: later intervals are wider, and no point is lost."""
     row = point.row
     undisturbed = point.judged_row.verdict == "valid" and not row.left_out
     if level.open_loop or not undisturbed or (row.window_s or 0.0) < LONG_S or row.window_end_ns is None:
-        return None
+        return
     sample = point_sample(evidence.measured, level.concurrency, warmup_s=session.settings.load.warmup_s)
-    likelihood = point_wander(sample)
-    if likelihood is None:
-        return None
+    if (likelihood := point_wander(sample)) is None:
+        return
     found = LearnedNoise(
         point=f"{session.request.run_id}/{row.point}",
         ended_s=min(row.window_end_ns / NS_PER_S, time.time()),
@@ -48,12 +46,7 @@ def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence
         likelihood=[[round(one, 9) for one in sizes] for sizes in likelihood.tolist()],
     )
     with suppress(StoreError):
-        write_noise(_outputs(session), _facts(session), found)
-    return found
-
-
-def _outputs(session: RunSession) -> Path:
-    return session.request.study.path.parent
+        write_noise(session.request.study.path.parent, _facts(session), found)
 
 
 def _facts(session: RunSession) -> Mapping[str, Any]:

@@ -91,17 +91,11 @@ def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift
 
 def _pooled_columns(row: PointRow, settings: RunSettings) -> dict[str, Any]:
     """Return the rates of texts that are embedded or ranked: each request has a batch of them. Null for other workloads."""
-    each, rate, tokens = (
-        getattr(settings.workload, "batch_size", None),
-        row.request_throughput_req_s,
-        row.input_tokens_mean,
-    )
+    each, rate = getattr(settings.workload, "batch_size", None), row.request_throughput_req_s
     if each is None or rate is None:
         return {}
-    return {
-        "input_throughput_texts_s": each * rate,
-        "input_throughput_tok_s": None if tokens is None else tokens * rate,
-    }
+    tokens_s = None if row.input_tokens_mean is None else row.input_tokens_mean * rate
+    return {"input_throughput_texts_s": each * rate, "input_throughput_tok_s": tokens_s}
 
 
 def _with_telemetry(row: PointRow, records: Sequence[Record], readings: Sequence[Reading]) -> PointRow:

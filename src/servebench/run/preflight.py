@@ -20,7 +20,7 @@ from servebench.load.coordinator.drive import worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
 from servebench.run.fits import fit_faults
-from servebench.run.scorers import NONE, select_scorers
+from servebench.run.grading import NONE, select_scorers
 from servebench.store.manifest import read_signed_manifest
 from servebench.store.plan import PlannedRun, with_secrets
 from servebench.util.cache import cache_folder
@@ -68,8 +68,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             # of a server that is already running only words and variables can be wrong
             (faults if launcher.local else wrong).extend(launcher.check(engine, context, settings.launch))
             if launcher.local and not launcher.emulated:
-                faults += process_list_faults(settings)
-                faults += own_flag_faults(settings)
+                faults += flag_faults(settings)
             faults += descriptor_faults(settings)
             wrong += trace_errors(settings.load)
         needed = (settings.workload, settings.load.replay, settings.model, settings.launch.name)
@@ -97,10 +96,10 @@ def find_servers(jobs: Sequence[Job], registry: Registry, events: Events) -> Fou
     found: list[tuple[RunSettings, RunningEngine]] = []
     faults: dict[str, EngineError] = {}
     asked: list[RunSettings] = []
-    for settings in (job.settings for job in jobs):
-        if any(same_server(settings, one) for one in asked):
-            continue
-        asked.append(settings)
+    for job in jobs:
+        if not any(same_server(job.settings, one) for one in asked):
+            asked.append(job.settings)
+    for settings in asked:
         launcher = registry.launcher(settings.launch.name)
         events(Doing("finding_server"))
         engine = registry.engine(settings.engine.name)
@@ -228,22 +227,19 @@ OWN_FLAGS = {"host": "engine.host", "port": "engine.port", "served-model-name": 
 """Flags by which servebench finds the server and its model, and the keys that set them."""
 
 
-def own_flag_faults(settings: RunSettings) -> list[str]:
-    """Return an error for each flag in `engine.extra_args` with which servebench would look for the server in vain."""
-    return [
-        f"engine.extra_args.{name}={value}: servebench sets this flag; set {OWN_FLAGS[flag_name(name)]} instead"
-        for name, value in settings.engine.extra_args.items()
-        if flag_name(name) in OWN_FLAGS
-    ]
-
-
-def process_list_faults(settings: RunSettings) -> list[str]:
-    """Return an error for each engine flag with a secret, which every user of this machine could read."""
+def flag_faults(settings: RunSettings) -> list[str]:
+    """Return an error for each flag in `engine.extra_args` with a secret, which every user of this machine could read, and for
+    each with which servebench would look for the server in vain."""
+    given = settings.engine.extra_args
     return [
         f"engine.extra_args.{name}: all users of this machine could read this secret in the process list; set it as a "
         "variable with engine.env.NAME=..., or leave it out, because servebench connects over loopback"
-        for name, value in settings.engine.extra_args.items()
+        for name, value in given.items()
         if secret_name(name.strip("-")) and value not in (None, "", True, False)
+    ] + [
+        f"engine.extra_args.{name}={value}: servebench sets this flag; set {OWN_FLAGS[flag_name(name)]} instead"
+        for name, value in given.items()
+        if flag_name(name) in OWN_FLAGS
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -44,8 +45,8 @@ def without_void(earlier: PriorProgress, turn: Turn) -> PriorProgress:
 
 def levels_given_up(earlier: PriorProgress) -> frozenset[str]:
     """Return the levels with a void point that no other start may replace."""
-    points = [one for one in earlier.points.values() if one.verdict == "void"]
-    return frozenset(one.id.level for one in points if not may_be_replaced(one.verdict, one.row.point))
+    void = [one for one in earlier.points.values() if one.verdict == "void"]
+    return frozenset(one.id.level for one in void if not may_be_replaced(one.verdict, one.row.point))
 
 
 def has_unmeasured(settings: RunSettings, turn: Turn, earlier: PriorProgress) -> bool:
@@ -61,19 +62,15 @@ def prior_progress(folder: RunFolder, *, better: bool = False) -> PriorProgress:
         return PriorProgress()
     status = read_run(folder).status
     points = {point.id.first: point for point in stored_points(folder) if not must_repeat(point, status, better=better)}
-    attempts: dict[PointId, set[PointId]] = {}
-    for record in read_records(folder):
-        point = PointId.parse(record.point)
-        attempts.setdefault(point.first, set()).add(point)
-    return PriorProgress(points=points, attempts={level: len(names) for level, names in attempts.items()})
+    tried = {PointId.parse(name) for name in {record.point for record in read_records(folder)}}
+    return PriorProgress(points=points, attempts=Counter(point.first for point in tried))
 
 
 def must_repeat(point: Point, status: str, *, better: bool = False) -> bool:
     """Return whether a stored point is measured again: it was cut off, or it had no success and its run failed."""
-    cut_off = any(type_of(doubt.code).cut_off for doubt in point.doubts)
     if better and needs_again(point.row.verdict, point.row.doubts):
         return True
-    return cut_off or (status == "failed" and not point.row.requests_ok)
+    return any(type_of(code).cut_off for code in point.codes) or (status == "failed" and not point.row.requests_ok)
 
 
 def stored_points(folder: RunFolder) -> list[Point]:

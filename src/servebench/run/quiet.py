@@ -21,33 +21,30 @@ Measured = tuple[Point, PointEvidence]
 PROGRAMS_NOW = partial(others_now, stolen=False)
 
 
-def measure_undisturbed(
-    session: RunSession,
-    level: PlannedPoint,
-    measure: Callable[[RunSession, PlannedPoint], Steps[Measured]] = measure_level,
-    wait: Callable[[RunSession], bool] | None = None,
-) -> Steps[Measured]:
+def measure_undisturbed(session: RunSession, level: PlannedPoint) -> Steps[Measured]:
     """Wait for a quiet machine and measure a level, and once more if others took the machine and are done by now, or the server
     was busy and answers by now. Return the last point, and what it is built from; of a void one before it the requests are kept.
 
-    Where the policy has void points replaced by another start, or nobody waits, nothing is measured twice. Raises what `measure`
-    raises.
+    Where the policy has void points replaced by another start, or nobody waits, nothing is measured twice. Raises what
+    `measure_level` raises.
     """
-    wait = wait or wait_until_quiet
-    wait(session)
-    found = yield from measure(session, level)
-    again = replace(level, id=level.id.with_attempt(level.id.attempt + 1))
-    title, report = session.request.task.job.title, found[1].report
+    wait_until_quiet(session)
+    found = yield from measure_level(session, level)
+    request, report, taker = session.request, found[1].report, taker_of([found[0].judged_row])
     if report.stopped is StopReason.BUSY:
-        session.request.events(Notice("point_again", title, report.error or ""))
-        return (yield from measure(session, again))
-    taker = taker_of([found[0].judged_row])
-    if taker is None or session.request.turn.replaces_void or report.stopped is not None:
+        why = report.error or ""
+    elif (
+        taker is None
+        or request.turn.replaces_void
+        or report.stopped is not None
+        or not may_wait(session)
+        or not wait_until_quiet(session)
+    ):
         return found
-    if not may_wait(session) or not wait(session):
-        return found
-    session.request.events(Notice("point_again", title, taken_text(taker)))
-    return (yield from measure(session, again))
+    else:
+        why = taken_text(taker)
+    request.events(Notice("point_again", request.task.job.title, why))
+    return (yield from measure_level(session, replace(level, id=level.id.with_attempt(level.id.attempt + 1))))
 
 
 def may_wait(session: RunSession) -> bool:
@@ -63,9 +60,7 @@ def may_wait(session: RunSession) -> bool:
 
 
 def wait_until_quiet(
-    session: RunSession,
-    look: Callable[[CpuUse], str | None] = PROGRAMS_NOW,
-    now: Callable[[], float] = time.monotonic,
+    session: RunSession, look: Callable[[CpuUse], str | None] = PROGRAMS_NOW, now: Callable[[], float] = time.monotonic
 ) -> bool:
     """Wait while other programs take much of the machine of a real engine that servebench has started, for at most
     `study.quiet_wait_s` in all at the levels of a start: who stays that long will stay. Return whether they are done, as far as

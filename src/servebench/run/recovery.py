@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from types import MappingProxyType
 
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
@@ -83,8 +82,7 @@ def _recover_tables(study: StudyFolder, name: str) -> int:
     folder = study.run(name)
     if not (folder.spools() or folder.parts.is_dir() or folder.telemetry_logs()):
         return 0
-    facts = _phase_facts(folder)
-    found = recover_records(folder)
+    found, facts = recover_records(folder)
     recover_readings(folder)
     points = 0
     try:
@@ -102,8 +100,9 @@ def _recover_tables(study: StudyFolder, name: str) -> int:
     return found + points
 
 
-def recover_records(folder: RunFolder) -> int:
-    """Store the records in the spools and batches of a run, and return how many. A damaged spool is renamed and reported.
+def recover_records(folder: RunFolder) -> tuple[int, dict[str, PhaseFacts]]:
+    """Store the records in the spools and batches of a run, and return how many, and the facts of the phases whose spools were
+    left, by point. A damaged spool is renamed and reported.
 
     Raises StoreError; what could not be stored stays where it is.
     """
@@ -111,9 +110,11 @@ def recover_records(folder: RunFolder) -> int:
     stored = {(record.point, record.warmup) for record in read_records(folder)}
     writer = RecordWriter(folder)
     phases: dict[tuple[str, bool], list[Path]] = {}
+    known: dict[tuple[str, bool], PhaseFacts] = {}
     for spool in folder.spools():
         try:
             facts = load_facts(spool)
+            known[facts.point, facts.warmup] = facts
             for _ in read_spool(spool):
                 pass
         except StoreError as error:
@@ -124,10 +125,10 @@ def recover_records(folder: RunFolder) -> int:
         # a phase may have been stored, but not yet removed, before the kill
         if phase not in stored:
             # all workers at once, because half a phase would look like a whole one after another kill
-            writer.append(_records(spools, load_facts(spools[0])))
+            writer.append(_records(spools, known[phase]))
         discard_spools(spools)
     writer.close()
-    return merged_count(folder) - before
+    return merged_count(folder) - before, {point: one for (point, warmup), one in known.items() if not warmup}
 
 
 def recover_readings(folder: RunFolder) -> None:
@@ -149,11 +150,8 @@ def _records(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
     """Return the records of a phase without the secrets that the killed process knew. Raises StoreError."""
     records = records_of(spools, facts)
     said = "\n".join(text for one in records for text in (one.text, one.reasoning, one.error or ""))
-    return (
-        records_of(spools, facts)
-        if remember_traced(BytesIO(said.encode("utf-8", "replace")), facts.traces)
-        else records
-    )
+    found = remember_traced(BytesIO(said.encode("utf-8", "replace")), facts.traces)
+    return records_of(spools, facts) if found else records
 
 
 def clean_logs(study: StudyFolder, *, aloud: bool = False) -> tuple[int, bool]:
@@ -182,17 +180,7 @@ def _set_aside(folder: RunFolder, spool: Path, why: str) -> None:
     print_problem(StudyFolder(folder.path.parent), text)
 
 
-def _phase_facts(folder: RunFolder) -> dict[str, PhaseFacts]:
-    found = {}
-    for spool in folder.spools():
-        with contextlib.suppress(StoreError):
-            facts = load_facts(spool)
-            if not facts.warmup:
-                found[facts.point] = facts
-    return found
-
-
-def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] = MappingProxyType({})) -> int:
+def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts]) -> int:
     """Build and store the points whose requests are stored but that were never written; return how many.
 
     `facts` are those of the phases whose spools were left, by point. Raises StoreError.
@@ -236,13 +224,13 @@ def _as_replayed(level: PlannedPoint, records: Sequence[Record]) -> PlannedPoint
     return replace(level, rate=(len(times) - 1) / span_s if span_s else None, requests=None)
 
 
-def _report(level: PlannedPoint, records: Sequence[Record], facts: PhaseFacts | None) -> PhaseReport:
+def _report(level: PlannedPoint, records: Sequence[Record], facts: PhaseFacts) -> PhaseReport:
     """Return what the client would have reported of the phase, as far as the records show it."""
-    opens_s = facts.slices[0][0] if facts is not None and facts.slices else 0.0
+    opens_s = facts.slices[0][0] if facts.slices else 0.0
     started_ns = min(record.scheduled_ns for record in records) - round(opens_s * NS_PER_S)
     ended_ns = max(record.ended_ns for record in records)
     sent = sum(record.sent_ns is not None for record in records)
-    planned = len(facts.planned) if facts is not None and level.open_loop else sent
+    planned = len(facts.planned) if facts.planned and level.open_loop else sent
     return PhaseReport(
         started_ns=started_ns,
         ended_ns=ended_ns,
@@ -262,7 +250,6 @@ def _point(
     facts: PhaseFacts | None,
     engine_version: str | None,
 ) -> Point:
-    report = _report(level, records, facts)
     known = facts or PhaseFacts(
         run_id=records[0].run_id,
         point=level.point,
@@ -278,13 +265,10 @@ def _point(
         engine=registry().engine(job.settings.engine.name),
         emulated=registry().launcher(job.settings.launch.name).emulated,
         facts=replace(
-            known,
-            concurrency=level.concurrency,
-            rate=level.rate,
-            engine_version=known.engine_version or engine_version,
+            known, concurrency=level.concurrency, rate=level.rate, engine_version=known.engine_version or engine_version
         ),
         records=records,
-        report=report,
+        report=_report(level, records, known),
         requests=known.requests(),
         readings=readings,
     )

@@ -16,7 +16,6 @@ import numpy as np
 import orjson
 
 from servebench.contracts.emulation import EmulationSpec
-from servebench.contracts.engine import RunningEngine
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason, Target, WireOutcome
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
@@ -28,9 +27,9 @@ from servebench.engine.launchers.emulated import SimulatedEngine
 from servebench.load.client.job import PhaseJob, WireRequest, plan_facts, request_facts
 from servebench.load.client.progress import Counts
 from servebench.load.client.scheduler import ANSWERED, LEFT, Scheduler
-from servebench.measure.timings import timing_columns
-from servebench.run.looks import Looks
+from servebench.measure.derive import timing_columns
 from servebench.run.phase import timings_reader
+from servebench.run.watchdog import Looks
 from servebench.util.arrays import percentile
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
@@ -54,9 +53,8 @@ class _End:
     rejection: RequestRejected | None = None
 
 
-def virtual_engine(running: RunningEngine) -> VirtualEngine:
+def virtual_engine(running: SimulatedEngine) -> VirtualEngine:
     """Return the virtual engine of a simulated start; the first call makes it."""
-    assert isinstance(running, SimulatedEngine)
     if not isinstance(running.machine, VirtualEngine):
         began_s = running.started_ns / NS_PER_S
         running.machine = VirtualEngine(running.spec, running.variation, running.key, began_s)
@@ -68,7 +66,7 @@ def virtual_engine(running: RunningEngine) -> VirtualEngine:
 class SimulatedLoad:
     """Sends the load of a run to a simulated engine. Its metrics are read every `sample_every_s` virtual seconds; null: never."""
 
-    running: RunningEngine
+    running: SimulatedEngine
     sample_every_s: float | None = None
     ask: None = None
 
@@ -79,9 +77,7 @@ class SimulatedLoad:
 
         `watch` is called several times a second of real time, as by the load client. `looks` may end the phase early.
         """
-        running = self.running
-        assert isinstance(running, SimulatedEngine)
-        engine = virtual_engine(running)
+        running, engine = self.running, virtual_engine(self.running)
         client = _Client(running, engine, plan, facts, workers)
         engine.watch(client.now_s, None if facts.warmup else self.sample_every_s)
         try:
@@ -116,7 +112,6 @@ class SimulatedLoad:
     def readings(self) -> list[Reading]:
         """Return the telemetry of the latest phase: the metrics that the engine's class names, and its CPU time."""
         running = self.running
-        assert isinstance(running, SimulatedEngine)
         raw = {meaning: name for name, meaning in running.spec.metrics.items() if meaning in VOCABULARY}
         raw |= {name: name for name in ("engine_cpu_s", "front_end_cpu_s")}
         return [

@@ -6,38 +6,19 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from servebench.contracts.exchange import PhaseReport, PointPlan
-from servebench.contracts.phase import PhaseFacts
+from servebench.contracts.phase import PhaseFacts, SliceFacts
 from servebench.contracts.results import Record
 from servebench.load.plan.levels import PlannedPoint
-from servebench.run.looks import Looks
 from servebench.run.session import RunSession
-from servebench.run.watchdog import Watcher
+from servebench.run.watchdog import Looks, Watcher
 
 T = TypeVar("T")
 Driven = tuple[PhaseReport, list[Record]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slices:
-    """How a level is measured in turns with other engines: when each of its slices opens and closes, in seconds from the start,
-    the lead-in of each, how long its requests may take after it, how many requests each has (`SlicePlan`), and the name of the
-    group of points that take turns."""
-
-    slices: tuple[tuple[float, float], ...]
-    lead_s: float
-    drain_s: float
-    group: str
-    requests: int = 0
-
-    @property
-    def seconds(self) -> float:
-        """How long the slices are in all."""
-        return sum(closes_s - opens_s for opens_s, closes_s in self.slices)
-
-
-@dataclass(frozen=True, kw_only=True)
 class WarmLevel:
-    """A level whose engine is warm. It is answered with its `Slices`, or None for an ordinary point.
+    """A level whose engine is warm. It is answered with its `SliceFacts`, or None for an ordinary point.
 
     `rate_req_s` and `answer_s` are those of the warm-up, None without one.
     """
@@ -77,7 +58,7 @@ class Progress(Generic[T]):
         self.result: T | None = None
         self.answer(None)
 
-    def answer(self, answer: Slices | Driven | None) -> None:
+    def answer(self, answer: SliceFacts | Driven | None) -> None:
         """Go on with the answer to the step, to the next one."""
         self._go(partial(self._steps.send, answer))
 

@@ -33,7 +33,7 @@ def check_slices(jobs: Sequence[Job], registry: Registry, *, cluster: bool) -> N
         return
     if cluster:
         raise ConfigError("study.slices=always: on a cluster each engine has a machine of its own; leave it out")
-    for group in _questions(wanted):
+    for group in questions(wanted):
         if (why := why_alone(group, registry)) is not None:
             raise ConfigError(f"study.slices=always: {why}; leave it out, or set study.slices=auto")
 
@@ -42,7 +42,7 @@ def places_at_once(jobs: Mapping[str, Job], registry: Registry, *, several: bool
     """Return the place of each run, by its name, whose engine is alive at once with others; the others are left out. `several`:
     each is started several times, whatever its settings say so far."""
     found: dict[str, Place] = {}
-    for number, group in enumerate(_questions(list(jobs.values()))):
+    for number, group in enumerate(questions(list(jobs.values()))):
         study = group[0].settings.study
         wanted = study.slices == "always" or (
             study.slices == "auto"
@@ -78,10 +78,9 @@ def why_alone(jobs: Sequence[Job], registry: Registry) -> str | None:
     load = settings[0].load
     if not load.concurrency or load.ramp is not None:
         return "only a closed loop (load.concurrency), without a ramp, can pause"
-    reasons = (_why_of(one, registry) for one in settings)
-    if (why := next((one for one in reasons if one is not None), None)) is not None:
-        return why
     places = [_places(one) for one in settings]
+    if why := next(filter(None, (_why_of(one, registry) for one in settings)), None):
+        return why
     if len(set().union(*places)) < sum(map(len, places)):
         return "two of the engines have the same address"
     return _why_of_gpus(jobs, registry)
@@ -129,7 +128,8 @@ def _places(settings: RunSettings) -> set[object]:
     return {one for one in (url, settings.engine.port, settings.engine.spans_listener[1]) if one}
 
 
-def _questions(jobs: Sequence[Job]) -> list[list[Job]]:
+def questions(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Return the jobs in groups with the same model and workload."""
     found: list[list[Job]] = []
     for job in jobs:
         group = next((one for one in found if same_question(one[0].resolved, job.resolved)), None)

@@ -3,14 +3,9 @@
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from servebench.analysis.decided import (
-    ENDED,
-    StudyDecision,
-    decide_study,
-    same_question,
-    study_settings,
-)
+from servebench.analysis.decided import ENDED, StudyDecision, decide_study, study_settings
 from servebench.analysis.pairing import seconds_per_start
 from servebench.analysis.setups import circumstances, each_starts, pairs_in_turns, runs_alike
 from servebench.analysis.verdict.gate import GateQuestion, check_metrics
@@ -29,9 +24,9 @@ from servebench.store.layout import StudyFolder
 from servebench.store.manifest import capture_machine
 from servebench.store.state import read_study
 from servebench.store.studies import load_outputs, load_study
-from servebench.study.at_once import Place, at_once
+from servebench.study.at_once import Place, at_once, questions
+from servebench.study.outlook import weigh_starts
 from servebench.study.resume import StoredRun
-from servebench.study.starts import weigh_starts
 from servebench.util.errors import ConfigError
 
 STARTS_LEAST = 2
@@ -52,15 +47,11 @@ def check_decided(jobs: Sequence[Job]) -> None:
             )
     if (metrics := jobs[0].settings.study.metrics) is not None:
         check_metrics("study.metrics", metrics)
-    alone = [
-        job
-        for job in jobs
-        if not any(other is not job and same_question(job.resolved, other.resolved) for other in jobs)
-    ]
-    if alone:
+    alone = next((group[0] for group in questions(jobs) if len(group) == 1), None)
+    if alone is not None:
         raise ConfigError(
-            f"study.until={alone[0].settings.study.until} needs two runs or more with the same model and workload, such as "
-            f"-m engine=vllm,sglang (there is no other run for '{alone[0].title}')"
+            f"study.until={alone.settings.study.until} needs two runs or more with the same model and workload, such as "
+            f"-m engine=vllm,sglang (there is no other run for '{alone.title}')"
         )
 
 
@@ -188,14 +179,12 @@ class UntilDecided(Runs):
 
     def _turn(self, task: RunTask, start: int) -> Turn:
         settings = task.job.settings
-        repeats = repeats_of(settings.load, start)
-        turn = Turn(repeats, task.name, first=start == 0, last=False, start=start, replaces_void=True)
-        turn = at_once(self._labelled(turn), self._places)
-        given_up = levels_given_up(task.earlier)
-        if not given_up:
-            return turn
-        listed = plan_levels(settings.load, settings.workload.seed)
-        return replace(turn, levels=frozenset({one.id.level for one in listed} - given_up))
+        repeats, levels = repeats_of(settings.load, start), None
+        if given_up := levels_given_up(task.earlier):
+            listed = plan_levels(settings.load, settings.workload.seed)
+            levels = frozenset({one.id.level for one in listed} - given_up)
+        how: dict[str, Any] = {"first": start == 0, "last": False, "replaces_void": True}
+        return at_once(self._labelled(Turn(repeats, task.name, start=start, levels=levels, **how)), self._places)
 
     def _closing(self, name: str) -> Turn:
         return self._labelled(closing_turn(name))

@@ -1,6 +1,8 @@
-"""What is left of a stored study, and the command that continues it."""
+"""Stored studies: turn what a killed one left into tables, what is left to do, and the command that continues it."""
 
+import contextlib
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -9,25 +11,109 @@ from typing import Any, Literal
 
 from servebench.analysis.answer.next_steps import LONGER, command_again, longer_requests
 from servebench.analysis.warnings.disturbed import taker_of
+from servebench.cluster.heartbeat import active_process
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import say
 from servebench.run.preflight import planned_job
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
-from servebench.run.recovery import print_problem
+from servebench.run.recovery import clean_logs, print_problem, recover_run
 from servebench.run.session import RunTask
 from servebench.store.files import writing
+from servebench.store.hold import holding
 from servebench.store.layout import SET_ASIDE, RunFolder, StudyFolder
 from servebench.store.plan import PlannedRun
-from servebench.store.state import RunState, read_run, read_study
+from servebench.store.state import RunState, StudyState, read_run, read_study, write_study
 from servebench.store.studies import named_studies
-from servebench.study.recover import recover_study, running_process
 from servebench.util.errors import ConfigError, DamagedError, FailureKind, StoreError, remedy_of
 from servebench.util.short_id import short_id
 
 Standing = Literal["finished", "unfinished", "failed", "damaged"]
 """How a stored run stands: `unfinished` runs are continued by every resume, `failed` and `damaged` ones with --failed."""
+ATTEMPTS_MAX = 4
+"""The number of attempts after which points are not measured for longer still."""
+
+
+def recover_studies(studies: Sequence[StudyFolder], *, report_running: bool) -> int:
+    """Recover studies that were killed, and mark their runs. Skip those that are running; `report_running` prints which.
+
+    Return the exit code: 6 if a study or run could not be read, which is printed and does not stop the others.
+    """
+    total, code = 0, 0
+    for study in studies:
+        try:
+            state = read_study(study)
+        except StoreError as error:
+            print_problem(study, str(error))
+            code = FailureKind.STORE.exit_code
+            continue
+        if (busy := running_process(study, state)) is not None:
+            if report_running:
+                sys.stdout.write(f"{study.name} is still running ({busy})\n")
+            continue
+        with holding(study) as ours:
+            if not ours:
+                if report_running:
+                    sys.stdout.write(f"{study.name} is in use by another servebench\n")
+                continue
+            recovered, damaged, refused = _recover_runs(study, read_study(study), aloud=True)
+        total, code = total + recovered, FailureKind.STORE.exit_code if damaged or refused else code
+    if not total and not code:
+        sys.stdout.write("nothing to recover\n")
+    return code
+
+
+def running_process(study: StudyFolder, state: StudyState) -> str | None:
+    """Return which process or cluster job works on a study, as text; null if none does."""
+    if state.at_work():
+        return f"process {state.pid}"
+    if (owner := active_process(study.path)) is not None:
+        return owner
+    jobs = ((name, active_process(study.run(name).path)) for name in state.runs)
+    return next((f"{name} on {job}" for name, job in jobs if job is not None), None)
+
+
+def recover_study(study: StudyFolder) -> list[str]:
+    """Recover a study. Return the runs with a damaged file, which are printed.
+
+    Raises ConfigError when it is running, StoreError when a run could not be recovered for another reason.
+    """
+    state = read_study(study)
+    # jobs of a command that was killed go on
+    if (process := running_process(study, state)) is not None:
+        raise ConfigError(f"{study.name} is still running ({process}); it cannot be resumed before that ends")
+    _, damaged, refused = _recover_runs(study, state)
+    if refused:
+        raise StoreError(
+            f"{study.name} cannot be recovered ({', '.join(refused)}); fix the problem above before measuring more"
+        )
+    return damaged
+
+
+def _recover_runs(study: StudyFolder, state: StudyState, *, aloud: bool = False) -> tuple[int, list[str], list[str]]:
+    """Return how many records and points were recovered, the runs with a damaged file, and those with another error."""
+    total, whole = clean_logs(study, aloud=aloud)
+    damaged: list[str] = []
+    refused: list[str] = [] if whole else ["engine.log"]
+    for name in state.runs:
+        try:
+            total += recover_run(study, name)
+            _sweep(study.run(name).path, "**/")
+        except StoreError as error:
+            print_problem(study, str(error))
+            (damaged if isinstance(error, DamagedError) else refused).append(name)
+    _sweep(study.path)
+    if state.status == "running":
+        write_study(study, replace(state, status="interrupted"))
+    return total, damaged, refused
+
+
+def _sweep(folder: Path, below: str = "") -> None:
+    """Remove temporary files that a killed servebench left."""
+    for path in folder.glob(f"{below}.*.tmp"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def newest_unfinished(outputs: Path) -> StudyFolder:
@@ -58,12 +144,7 @@ def skipped(runs: Sequence[StoredRun], standing: Standing) -> list[StoredRun]:
 
 
 def remaining_runs(
-    folder: StudyFolder,
-    known: Registry,
-    planned: Sequence[PlannedRun],
-    *,
-    retry_failed: bool,
-    better: bool = False,
+    folder: StudyFolder, known: Registry, planned: Sequence[PlannedRun], *, retry_failed: bool, better: bool = False
 ) -> list[StoredRun]:
     """Recover what was cut off, and return the runs of the study in the order of its plan. A damaged run does not stop the
     others: it is skipped, or with `retry_failed` renamed and executed again. With `better`, doubtful points are left as well, to
@@ -71,9 +152,6 @@ def remaining_runs(
 
     Raises ConfigError when the study is running or a secret is unavailable, StoreError when it cannot be recovered.
     """
-    state = read_study(folder)
-    if (process := running_process(folder, state)) is not None:
-        raise ConfigError(f"{folder.name} is still running ({process}); it cannot be resumed before that ends")
     damaged = recover_study(folder)
     runs = []
     for plan in planned:
@@ -115,10 +193,6 @@ def _read_standing(
     except DamagedError as error:
         print_problem(folder, str(error))
         return "damaged", PriorProgress()
-
-
-ATTEMPTS_MAX = 4
-"""The number of attempts after which points are not measured for longer still."""
 
 
 def measured_longer(job: Job, *, attempts: int = 1) -> Job:

@@ -30,11 +30,9 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
         settings = job.settings
         engine, launcher = registry.engine(settings.engine.name), registry.launcher(settings.launch.name)
         context = _context(settings, engine)
-        refused = engine.unsupported_settings(context)
-        if refused:
+        if refused := engine.unsupported_settings(context):
             raise PreflightError("\n".join(refused))
-        faults = engine.check(context) if launcher.needs_executable else []
-        for fault in faults:
+        for fault in engine.check(context) if launcher.needs_executable else ():
             say(f"servebench: {fault}")
         sys.stdout.write(describe_command(engine_command(settings, registry)) + "\n")
     return 0

@@ -26,12 +26,11 @@ from servebench.contracts.events import (
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
-from servebench.run.here import LocalExecutor
+from servebench.run.lifecycle import in_real_time, measured_floor, shared_prompts
 from servebench.run.preflight import check_jobs, find_servers, jobs_of, notes_of
 from servebench.run.prior import stored_points
 from servebench.run.session import RunContext, RunTask
-from servebench.run.task import in_real_time, measured_floor, shared_prompts
-from servebench.run.turns import Executor, FixedOrder, Policy, follow, turns_in_order
+from servebench.run.turns import Executor, FixedOrder, LocalExecutor, Policy, follow, turns_in_order
 from servebench.store.hold import holding
 from servebench.store.layout import RunFolder, StudyFolder, check_writable, create_study, outputs_folder, slug
 from servebench.store.manifest import capture_machine
@@ -39,17 +38,15 @@ from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_run, read_study, write_study
 from servebench.study.at_once import Place, at_once, check_slices, places_at_once
 from servebench.study.decided import UntilDecided, check_decided, open_again
-from servebench.study.durations import earlier_runs
-from servebench.study.outlook import plan_of, study_conclusions
-from servebench.study.recover import running_process
+from servebench.study.outlook import earlier_runs, plan_of, study_conclusions, with_starts
 from servebench.study.resume import (
     print_continuation,
     print_remaining,
     remaining_runs,
+    running_process,
     skipped,
     skipped_exit_code,
 )
-from servebench.study.starts import with_starts
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
 from servebench.telemetry.machine import CpuUse, others_now
@@ -376,8 +373,6 @@ def execute(session: StudySession, policy: Policy, jobs: Sequence[Job], registry
         return follow(policy, executor)
     except KeyboardInterrupt:
         return True
-    finally:
-        executor.close()
 
 
 def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry) -> RunContext:

@@ -175,7 +175,6 @@ def _other_folder(config: Mapping[str, Any], *, here: bool) -> str | None:
 
 
 def _exists(path: str) -> bool:
-    try:
+    with suppress(OSError, ValueError):
         return Path(path).exists()
-    except (OSError, ValueError):
-        return False
+    return False

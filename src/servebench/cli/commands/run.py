@@ -259,8 +259,7 @@ def _dry_run(words: Sequence[str], *, as_json: bool) -> int:
     from servebench.report.screens.tuning import plan_blocks
     from servebench.report.terminal.console import Output
     from servebench.store.layout import outputs_folder
-    from servebench.study.durations import earlier_runs
-    from servebench.study.outlook import tune_planned
+    from servebench.study.outlook import earlier_runs, tune_planned
     from servebench.study.tune_plan import plan_tune
 
     plan = plan_tune(words, registry())

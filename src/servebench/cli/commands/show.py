@@ -136,7 +136,7 @@ def _show_study(found: StudyData, out: Output) -> None:
 def _show_tune(folder: StudyFolder, out: Output) -> None:
     from servebench.registry.registry import registry
     from servebench.report.screens.tuning import tune_blocks
-    from servebench.study.tune_answer import stored_answer
+    from servebench.study.stored_tune import stored_answer
 
     answer = stored_answer(folder, registry())
     complete = out.verbose if out.form == "markdown" else out.complete

@@ -88,7 +88,7 @@ def resume_command(
 def recover_command(names: tuple[str, ...], outputs: Path) -> int:
     """Turn what a killed study left on disk into its tables."""
     from servebench.store.studies import named_studies
-    from servebench.study.recover import recover_studies
+    from servebench.study.resume import recover_studies
 
     return recover_studies(named_studies(names, outputs), report_running=bool(names))
 
@@ -110,7 +110,7 @@ def sync_command(names: tuple[str, ...], uri: str | None, trusted: bool, outputs
     Of studies that you did not make on this machine, the server is shown first, and they are sent if you trust them.
     """
     from servebench.store.studies import named_studies
-    from servebench.study.sync import sync_studies
+    from servebench.study.tracking import sync_studies
 
     return sync_studies(named_studies(names, outputs), uri=uri, trusted=trusted)
 

@@ -11,10 +11,10 @@ import pandas as pd
 
 from servebench.analysis.disturbance import stored_disturbances
 from servebench.contracts.level import Level
+from servebench.contracts.results import OURS
 from servebench.contracts.stored import RunData
 from servebench.measure.columns import request_metrics
 from servebench.measure.in_flight import in_flight_at
-from servebench.measure.points import OURS
 from servebench.report.charts.model import Chart, ChartSet, Spec, nominal, quantitative
 from servebench.report.charts.specs import COLOURS, HEIGHT
 from servebench.util.errors import StoreError

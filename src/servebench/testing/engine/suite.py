@@ -25,7 +25,7 @@ from servebench.load.client.spool import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.measure.derive import record
 from servebench.protocol.kinds.table import compose
-from servebench.run.requests import target_of
+from servebench.run.phase import target_of
 from servebench.testing.server import FAST, write_stand_in
 from servebench.util.errors import FailureKind
 
