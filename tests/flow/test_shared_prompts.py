@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from servebench.engine.launchers import simulated
+from servebench.engine.launchers.emulated import SimulatedLauncher
 from servebench.engine.tokenize import EmulatedTokenizer
 from support.fake_engine import CoarseTokenizer
 
@@ -14,12 +14,12 @@ from support.fake_engine import CoarseTokenizer
 def test_three_engines_of_a_study_that_count_differently_get_the_same_prompts(run_main, tmp_path, monkeypatch):
     """Without the study's prompts the second and third engine would get longer ones for the same 128 tokens."""
     tokenizers = {"vllm": EmulatedTokenizer, "sglang": CoarseTokenizer, "trtllm": CoarseTokenizer}
-    describe = simulated.SimulatedLauncher.describe
+    describe = SimulatedLauncher.describe
 
     def described(self, engine, context, settings):
         return replace(describe(self, engine, context, settings), tokenizer=tokenizers[engine.name]())
 
-    monkeypatch.setattr(simulated.SimulatedLauncher, "describe", described)
+    monkeypatch.setattr(SimulatedLauncher, "describe", described)
     small = ("load.concurrency=[2]", "load.requests=20", "load.warmup_requests=4", "tracking=none", "study.name=s")
     words = ("engine=vllm,sglang,trtllm", "launch=simulated", "workload=unique", "workload.output_tokens=8", *small)
     run_main("-m", "study.starts=1", *words, "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", code=0)

@@ -16,10 +16,9 @@ from servebench.contracts.engine import PhaseMarker
 from servebench.contracts.exchange import Exchange
 from servebench.contracts.point_id import PointId
 from servebench.contracts.precision import seconds_of
-from servebench.engine import gguf
-from servebench.engine.spans import decode
+from servebench.engine.spans import spans_of
 from servebench.engine.supervisor import logs
-from servebench.engine.weights import GGUF_QUANTIZATION
+from servebench.engine.weights import GGUF_QUANTIZATION, gguf_quantization
 from servebench.foreign.readers import read_foreign
 from servebench.measure.content import needles_found
 from servebench.measure.derive import record
@@ -124,7 +123,7 @@ def _gguf(path):
         + len(name).to_bytes(8, "little")
         + name
     )
-    return gguf.quantization(path)
+    return gguf_quantization(path)
 
 
 def _traceback(text):
@@ -185,8 +184,8 @@ READERS = {
     "metrics of a label": lambda text: list(parse_series(b'a{b="' + text.encode() + b'"} 1\n')),
     "metrics' help": lambda text: list(parse_series(b"# HELP a " + text.encode() + b"\n# TYPE a counter\na 1\n")),
     "metrics' value": lambda text: list(parse_series(b"a " + text.encode() + b"\n")),
-    "spans": lambda text: list(decode.spans_of(text.encode(), "json", ["x"])),
-    "spans of protobuf": lambda text: list(decode.spans_of(text.encode(), "protobuf", ["x"])),
+    "spans": lambda text: list(spans_of(text.encode(), "json", ["x"])),
+    "spans of protobuf": lambda text: list(spans_of(text.encode(), "protobuf", ["x"])),
     "numbers of an answer": gsm8k.number_of,
     "letter of an answer": mmlu.letter_of,
     "code of an answer": lambda text: humaneval.code_of(text, "f"),
