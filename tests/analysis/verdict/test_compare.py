@@ -196,6 +196,25 @@ def test_too_few_requests_are_not_enough_data(side):
     assert [(one.kind, one.needed) for one in rows(found)["ttft_ms_p50"].reasons] == [(ReasonKind.FEW_REQUESTS, 12)]
 
 
+def test_few_requests_that_escaped_a_busy_machine_leave_the_throughput(side):
+    """Of the others only latencies are lost."""
+
+    def left_out(of):
+        rows = (replace(one.row, requests_ok=60, left_out_ns=(1, 2)) for one in of.samples)
+        return replace(of, samples=tuple(replace(one, row=row) for one, row in zip(of.samples, rows, strict=True)))
+
+    few = {"requests": 8, "level": 2}
+    a, b = side("a", seed=1, **few), side("b", seed=2, slow=1.2, **few)
+
+    def kinds(found):
+        return {name: [reason.kind for reason in row.reasons] for name, row in rows(found).items()}
+
+    assert ReasonKind.FEW_REQUESTS in kinds(one(a, b))["output_throughput_tok_s"]
+    found = kinds(one(left_out(a), left_out(b)))
+    assert ReasonKind.FEW_REQUESTS not in found["output_throughput_tok_s"]
+    assert ReasonKind.FEW_REQUESTS in found["ttft_ms_p50"]
+
+
 def test_levels_missing_on_one_side_are_listed(side):
     found = one(side("a", level=4), side("b", level=8))
     reasons = [(one.kind, one.side) for row in found.rows for one in row.reasons]

@@ -21,7 +21,7 @@ from servebench.analysis.verdict.model import (
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifferences, slice_differences
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
-from servebench.analysis.warnings.bounds import disturbed_share
+from servebench.analysis.warnings.bounds import disturbed_share, rate_requests
 from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
 from servebench.analysis.warnings.disturbed import shared_with, taker_of
 from servebench.analysis.warnings.weighing import weigh
@@ -133,7 +133,9 @@ def _question(
     fewest = min(sum(part.size for part in parts) for side in sides for _, parts in side)
     kind = ReasonKind.FEW_SLICES if metric.percent is None else ReasonKind.FEW_REQUESTS
     # a throughput has many slices of time even where two requests last for all of them
-    requests = min(sum(point.failed.size for point in points) for side in sides for points, _ in side)
+    requests = min(
+        sum(rate_requests(point.row, point.failed.size) for point in points) for side in sides for points, _ in side
+    )
     if metric.percent is None and 0 < requests < metric.requests_min:
         kind, fewest = ReasonKind.FEW_REQUESTS, requests
     if fewest < metric.requests_min:

@@ -20,9 +20,16 @@ QUEUE_BYTES_MAX = 65_536
 """More than one read takes: the client is behind with that stream."""
 
 
-def too_few_requests(row: PointRow, _part: str) -> float | None:
+def too_few_requests(row: PointRow, part: str) -> float | None:
     """The interval says what few requests leave open, where there is one."""
-    return 0.0 if (row.ttft_ms_n or 0) >= VALUES_MIN else None
+    count = row.ttft_ms_n or 0
+    return 0.0 if (rate_requests(row, count) if part == "throughput" else count) >= VALUES_MIN else None
+
+
+def rate_requests(row: PointRow, inside: int) -> int:
+    """Return how many requests a throughput rests on, of which so many lie `inside` the window: of those that ran into what is
+    left out the tokens before and after count."""
+    return max(inside, row.requests_ok or 0) if row.left_out_ns else inside
 
 
 def failed_requests(row: PointRow, part: str) -> float | None:
