@@ -38,19 +38,19 @@ def on_the_clock(work_s, *hogs):
     return moment
 
 
-def closed_loop(*hogs, seed=0, work_s=60.0):
+def closed_loop(*hogs, seed=0, work_s=60.0, tokens=None):
     """Records of an engine of constant speed. Long answers are not rare: leaving out what is touched would bias them."""
     rng = random.Random(seed)
     records = []
     for stream in range(STREAMS):
         at = rng.uniform(0, 0.3)
         while at < work_s:
-            tokens = max(2, round(rng.lognormvariate(3.6, 0.9)))
-            moments = [round(SECOND * on_the_clock(at + TOKEN_S * (n + 1), *hogs)) for n in range(tokens)]
+            length = tokens or max(2, round(rng.lognormvariate(3.6, 0.9)))
+            moments = [round(SECOND * on_the_clock(at + TOKEN_S * (n + 1), *hogs)) for n in range(length)]
             sent = round(SECOND * on_the_clock(at, *hogs))
             name = f"{stream}-{len(records)}"
             records.append(record(name, sent_ns=sent, event_ns=moments, point="c4"))
-            at += TOKEN_S * tokens
+            at += TOKEN_S * length
     return records
 
 
@@ -136,6 +136,27 @@ def test_bursts_that_few_requests_escape_leave_the_rate_between_them(seed):
     assert row.verdict == "doubtful"
     assert weigh([row], "output_throughput_tok_s") == Weight()
     assert weigh([row], "ttft_ms_p50").unbounded == ("machine_busy",)
+
+
+def test_bursts_that_no_request_escapes_leave_the_rate_between_them():
+    """Four streams of answers of 20 s: each runs into a burst, and none into so many that its speed is unknown."""
+    hogs = [(start, start + 1.2) for start in np.arange(5.0, 125.0, 12.0)]
+    records = closed_loop(*hogs, work_s=110.0, tokens=1000)
+    point = built(records, machine_readings(140, others={HOG: [(*hog, 0.9) for hog in hogs]}))
+    row = point.judged_row
+    assert row.output_throughput_tok_s == pytest.approx(TRUE_TOK_S, rel=0.03)
+    assert (row.e2e_ms_n, row.verdict) == (0, "doubtful")
+    assert row.output_throughput_n >= 20
+    assert weigh([row], "output_throughput_tok_s") == Weight()
+    assert set(weigh([row], "ttft_ms_p50").unbounded) == {"machine_busy", "too_few_requests"}
+
+
+def test_answers_of_the_warm_up_are_no_evidence_of_a_rate():
+    records = closed_loop((20.0, 32.0), work_s=40.0, tokens=500)
+    point = built(records, machine_readings(60, others={HOG: [(20.0, 32.0, 0.9)]}))
+    late = built(records, machine_readings(60, others={HOG: [(20.0, 32.0, 0.9)]}),
+                 words=("load.concurrency=[4]", "load.requests=100", "load.warmup_s=15"))  # fmt: skip
+    assert late.row.output_throughput_n < point.row.output_throughput_n <= len(records)
 
 
 @pytest.mark.slow

@@ -66,9 +66,10 @@ class PointEvidence:
         if not self.disturbed_out_ns or self.row.window_ns is None:
             return False
         start, end = self.row.window_ns
-        sent, ended = sent_and_ended(self.ok)
-        inside = (sent >= start) & (sent <= end) & outside(sent, unsent(self.pauses, sent, ended))
-        return few_remain(self.row.e2e_ms_n or 0, int(inside.sum()))
+        sent, ended = sent_and_ended(self.measured)
+        inside = (sent >= start) & (sent <= end)
+        kept, whole = (inside & outside(sent, unsent(out, sent, ended)) for out in (self.row.left_out, self.pauses))
+        return few_remain(int(kept.sum()), int(whole.sum()))
 
     @cached_property
     def measured(self) -> list[Record]:

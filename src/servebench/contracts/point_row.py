@@ -72,6 +72,7 @@ class PointRow:
         "tok/s",
         "Output tokens a second from the first request sent to the last one ended, as other tools report it.",
         title="output throughput of the whole run",
+        heading="output throughput of the whole run",
     )
     request_throughput_req_s: float | None = column(
         "req/s",
@@ -196,6 +197,7 @@ class PointRow:
     cache_state: str | None = column("", "State of the prefix cache at the start: as_is, warm, salted or reset.")
     output_throughput_tok_s_low: float | None = column("tok/s", "Lower end of the 95% interval of output throughput.")
     output_throughput_tok_s_high: float | None = column("tok/s", "Upper end of the 95% interval of output throughput.")
+    output_throughput_n: int | None = column("", "Requests behind the throughput where time is left out.")
     ttft_ms_mean_low: float | None = column("ms", "Lower end of the 95% interval of mean TTFT.")
     ttft_ms_mean_high: float | None = column("ms", "Upper end of the 95% interval of mean TTFT.")
     ttft_ms_p50_low: float | None = column("ms", "Lower end of the 95% interval of median TTFT.")

@@ -177,6 +177,10 @@ def summarize(
     if window is not None:
         found |= _window_columns(window) | _throughput(measured, ok, window, sample) | _lateness(measured, window)
         found |= _with_failed(measured, inside, window)
+        if window.left_out:
+            found["output_throughput_n"] = sum(
+                bool(_inside(np.array(r.event_ns, dtype=np.int64), window).any()) for r in ok
+            )
         if slo.limited:
             found["goodput_req_s"] = _goodput(measured, inside, window, slo, offered_req_s, open_loop=open_loop)
             found |= _attained(measured, window, slo, from_schedule=open_loop)

@@ -200,7 +200,7 @@ def test_few_requests_that_escaped_a_busy_machine_leave_the_throughput(side):
     """Of the others only latencies are lost."""
 
     def left_out(of):
-        rows = (replace(one.row, requests_ok=60, left_out_ns=(1, 2)) for one in of.samples)
+        rows = (replace(one.row, output_throughput_n=60) for one in of.samples)
         return replace(of, samples=tuple(replace(one, row=row) for one, row in zip(of.samples, rows, strict=True)))
 
     few = {"requests": 8, "level": 2}

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from servebench.analysis.within_run import VALUES_MIN
 from servebench.contracts.point_row import PointRow
+from servebench.util.stretches import length
+from servebench.util.units import NS_PER_S
 
 Bound = Callable[[PointRow, str], float | None]
 """Takes a point and the part of a metric, in the words of `WarningType.affects`."""
@@ -29,7 +31,7 @@ def too_few_requests(row: PointRow, part: str) -> float | None:
 def rate_requests(row: PointRow, inside: int) -> int:
     """Return how many requests a throughput rests on, of which so many lie `inside` the window: of those that ran into what is
     left out the tokens before and after count."""
-    return max(inside, row.requests_ok or 0) if row.left_out_ns else inside
+    return max(inside, row.output_throughput_n or 0)
 
 
 def failed_requests(row: PointRow, part: str) -> float | None:
@@ -42,9 +44,10 @@ def failed_requests(row: PointRow, part: str) -> float | None:
 
 
 def machine_busy(row: PointRow, part: str, *, left_out: str) -> float | None:
-    """An engine that stood still for a short while lost no more of its throughput than that. A point with the mark `left_out` is
-    without that time, but has too few requests for latencies."""
-    share = 0.0 if left_out in row.doubts else disturbed_share(row)
+    """An engine that stood still for a short while lost no more of its throughput than that. Nothing is lost by what a point with
+    the mark `left_out` leaves out."""
+    gone_s = length(row.left_out) / NS_PER_S if left_out in row.doubts else 0.0
+    share = max(0.0, (row.disturbed_s or 0.0) - gone_s) / max(row.window_s or 0.0, 1e-9)
     return share / (1 - share) if part == "throughput" and share <= DISTURBED_SHARE_MAX else None
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.statistics import missing_interval
 from servebench.analysis.warnings import catalog
-from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX
+from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX, rate_requests
 from servebench.analysis.within_run import VALUES_MIN
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import WHOLE_ANSWERS, WINDOW_S_MIN, half_width, precision_targets
@@ -125,13 +125,15 @@ def too_few_requests(point: PointEvidence) -> Doubt | None:
     )
     if count >= REQUESTS_MIN or (count >= VALUES_MIN and all(low is not None for low in known)):
         return None
-    if not count and not row.e2e_ms_n:
+    in_rate = rate_requests(row, count)
+    if not count and not row.e2e_ms_n and not in_rate:
         text = (
             "no request was answered that was sent inside the window, so there is nothing that a number could rest on"
         )
         return catalog.TOO_FEW_REQUESTS.issue(text, void=True)
+    what = "every latency" if in_rate > count else "every number"
     return catalog.TOO_FEW_REQUESTS.issue(
-        f"every number rests on {count} request{'s' * (count != 1)} (ok and sent inside the window), means and medians too"
+        f"{what} rests on {count} request{'s' * (count != 1)} (ok and sent inside the window), means and medians too"
     )
 
 
