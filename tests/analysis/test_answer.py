@@ -148,8 +148,8 @@ def test_what_others_disturbed_has_no_ratio_anywhere_and_names_them(make_study):
     ranked = [use for use in found.recommendations if use.missing]
     assert ranked
     assert {missing.why.taker for use in ranked for missing in use.missing} == {one.not_usable.by}
-    told = to_json(as_plain(found))
-    for text in (sentence_of(one), summary_of(comparison), told):
+    shown = to_json(as_plain(found))
+    for text in (sentence_of(one), summary_of(comparison), shown):
         assert "not usable: another program (pid 4711, python) took 1.0 of 2 cores for 40 s" in text
     assert "%" not in sentence_of(one) + summary_of(comparison)
     assert "slow at 1 and 8 users" in sentence_of(one)

@@ -151,6 +151,14 @@ def test_bursts_that_no_request_escapes_leave_the_rate_between_them():
     assert set(weigh([row], "ttft_ms_p50").unbounded) == {"machine_busy", "too_few_requests"}
 
 
+def test_a_point_with_an_slo_needs_whole_requests():
+    hogs = [(start, start + 1.5) for start in np.arange(5.0, 75.0, 3.5)]
+    readings = machine_readings(90, others={HOG: [(*hog, 0.9) for hog in hogs]})
+    words = ("load.concurrency=[4]", "load.requests=100", "slo.ttft_ms=500")
+    row = built(closed_loop(*hogs), readings, words=words).judged_row
+    assert (row.verdict, row.left_out_ns, row.slo_requests) == ("void", (), row.e2e_ms_n)
+
+
 def test_answers_of_the_warm_up_are_no_evidence_of_a_rate():
     records = closed_loop((20.0, 32.0), work_s=40.0, tokens=500)
     point = built(records, machine_readings(60, others={HOG: [(20.0, 32.0, 0.9)]}))

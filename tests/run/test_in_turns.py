@@ -148,3 +148,14 @@ def test_engines_that_leave_too_little_memory_are_measured_before_the_next_one_s
     assert [name for name, *_ in study.log] == log
     assert {name for name, _, slices in study.log if not slices} == {"a" if full == "a" else "c"}
     assert len(study.events.of(OneAtATime)) == 1
+
+
+def test_an_interruption_before_the_first_run_has_begun_is_passed_on():
+    """A job that ended so is no finished one."""
+
+    def steps(request):
+        raise KeyboardInterrupt
+        yield request
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_turns([SimpleNamespace(events=Recorder(), name="a")], steps)

@@ -113,6 +113,15 @@ def test_requests_that_others_disturbed_are_sent_again():
     assert found.take(records(440), 11.0)
 
 
+def test_where_others_let_hardly_any_request_pass_a_point_ends_by_its_time():
+    """More requests would run into the next burst, too."""
+    bursts = [stretch(start / 10, start / 10 + 0.04) for start in range(0, 700)]
+    found = looks(least=40, disturbances=lambda: bursts, targets={"ttft_ms_p50": 0.001})
+    assert not found.take(records(800), 20.0)
+    assert found.take(records(2400), 60.0)
+    assert found.ended_by is EndReason.TIME
+
+
 def test_what_comes_from_the_load_itself_is_not_left_out():
     found = looks(least=300, disturbances=lambda: [stretch(2.0, 5.0, inherent=True)])
     assert found.take(records(350), 9.0)

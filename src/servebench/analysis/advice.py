@@ -14,6 +14,7 @@ from servebench.analysis.quality.agreement import agreements
 from servebench.analysis.recommendation.model import (
     Entrant,
     LessAccurate,
+    Outcome,
     Recommendation,
     Score,
     UseReason,
@@ -114,10 +115,9 @@ class Adviser:
             lead = {"lead": size, "interval": interval, "one_start": one_start}
             provisional = None if self.with_doubtful else next(_provisional(first, rivals, case, confidence), None)
         once = case.measure == "cold_start" and abs(lead.get("lead", 0.0)) >= once_margin / (1 + once_margin)
+        no_best: Outcome = "one start each" if once else "no clear difference"
         return Recommendation(
-            outcome=("one start each" if once else "no clear difference")
-            if why is not None
-            else ("provisional" if provisional or unfair else "best"),
+            outcome=no_best if why is not None else "provisional" if provisional or unfair else "best",
             rival=second.entrant.name,
             why=why or provisional or unfair,
             unequal=unfair,

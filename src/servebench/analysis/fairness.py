@@ -42,7 +42,7 @@ def _table() -> dict[str, Any]:
     return table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SettingDifference:
     """A setting or fact that two runs do not share. One that `matters` makes the result `unequal_settings`."""
 
@@ -136,7 +136,11 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
         if worst is not None and apart[worst] > limit:
             matters = not any(fnmatchcase(column, purpose) for purpose in on_purpose)
             x, y = (number(side[worst]) for side in (ours, theirs))
-            found.append(SettingDifference(column, x, y, matters, reason, worst.words))
+            found.append(
+                SettingDifference(
+                    key=column, baseline=x, candidate=y, matters=matters, reason=reason, where=worst.words
+                )
+            )
     return tuple(found)
 
 
@@ -188,7 +192,9 @@ def compare_manifests(
         if key.startswith("weights.") and {a, b} & {None, UNKNOWN}:
             matters, reason = False, UNKNOWN_WEIGHTS
         x, y = (MISSING if one is None else str(one).lower() if isinstance(one, bool) else str(one) for one in (a, b))
-        found.append(SettingDifference(key.removeprefix("config."), x, y, matters, reason))
+        found.append(
+            SettingDifference(key=key.removeprefix("config."), baseline=x, candidate=y, matters=matters, reason=reason)
+        )
     return tuple(sorted(_without_implied(found), key=lambda one: (not one.matters, one.reason == "", one.key)))
 
 

@@ -201,6 +201,7 @@ def together(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda found, option: option(found), reversed(options), command)
 
 
+# `session`: a command that runs something; `shown`: one that prints stored runs; `judged`: one that concludes from them
 data_options = together(json_option, outputs_option)
 session_options = together(verbose_option, json_option)
 shown_options = together(verbose_option, format_option, data_options)

@@ -71,7 +71,7 @@ class Composer:
         self.groups = tuple(sorted({name for name in found if name not in NO_GROUPS} | {EXPERIMENT}))
 
     def options(self, group: str) -> tuple[str, ...]:
-        """Return the options of a group, sorted."""
+        """Return the options of a group, sorted, without the file that others inherit."""
         if group not in self._options:
             found = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
             self._options[group] = tuple(sorted(name for name in found if name != ABSTRACT))

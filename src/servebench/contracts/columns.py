@@ -16,7 +16,7 @@ SHARE = "0..1"
 ABBREVIATIONS = ("ttft", "itl", "tpot", "e2e", "ttfo")
 RATES = ("tok/s", "tok/s/W", "req/s", "texts/s", "jobs/h", "jobs/GPU-h")
 PRICES = ("J/token", "$/M tokens")
-"""Units of which more is better, and of which less is; they head their metrics."""
+"""Units of which more is better, and of which less is; they are the headings of metrics that have a title."""
 _KINDS: dict[Any, Kind] = {str: "str", int: "int", float: "float", bool: "bool"}
 
 
@@ -60,8 +60,8 @@ def column(unit: str, description: str, *, default: Any = None, **more: Any) -> 
 
 @cache
 def columns_of(table: type) -> tuple[Column, ...]:
-    """Return the columns of a table dataclass, in order. Fields without metadata of a column are left out; the title of one
-    without is its name in words, `TTFT p50` for `ttft_ms_p50`."""
+    """Return the columns of a table dataclass, in order. Fields without metadata of a column are left out; a column without a
+    title is called by its name in words, `TTFT p50` for `ttft_ms_p50`."""
     hints = get_type_hints(table)
     found = []
     for one in fields(table):

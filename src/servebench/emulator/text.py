@@ -2,8 +2,8 @@
 
 The tokenizer must be cheap (prompts are split on the core that also keeps the schedule), the same for every engine, and
 prefix-preserving: texts with a common prefix have the same first tokens. servebench assumes the same four characters per
-token for a model without a known tokenizer, so prompts have the requested length. With structured output,
-answers fit a JSON Schema.
+token for a model without a known tokenizer, so prompts have the requested length. With structured output, answers fit a JSON
+Schema.
 """
 
 import json

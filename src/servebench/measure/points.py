@@ -152,7 +152,10 @@ def summarize(
         pauses=pauses_of(facts, report),
     )
     window, inside, sample = _sampled(
-        measured, ok, window, disturbed, offered_req_s, open_loop=open_loop, mean_tokens=facts.mean_tokens
+        *(measured, ok, window, disturbed, offered_req_s),
+        open_loop=open_loop,
+        mean_tokens=facts.mean_tokens,
+        limited=slo.limited,
     )
     found: dict[str, Any] = {
         **_identity(facts, report, settings),
@@ -225,10 +228,11 @@ def _sampled(
     *,
     open_loop: bool,
     mean_tokens: float | None,
+    limited: bool = False,
 ) -> tuple[Window | None, list[Record], PointSample]:
     """Return the window without what is left out, the ok requests sent inside it, and their sample."""
     if window is not None and disturbed:
-        window = leave_out(window, disturbed, measured, open_loop=open_loop)
+        window = leave_out(window, disturbed, measured, open_loop=open_loop, limited=limited)
     # several workers' records lie one after another
     inside = sorted((r for r in ok if window is not None and window.counts(r.sent_ns)), key=lambda r: r.sent_ns or 0)
     sample = _sample(ok, inside, window)

@@ -67,7 +67,7 @@ class Window:
         return (self.end_ns - self.start_ns - length(self.unsent)) / NS_PER_S
 
     def counts(self, sent_ns: int | None) -> bool:
-        """Return whether a request that was sent then counts; null: it was not sent."""
+        """Return whether a request that was sent then counts; None: it was not sent."""
         if sent_ns is None or not self.start_ns <= sent_ns <= self.end_ns:
             return False
         return not any(low <= sent_ns <= high for low, high in self.unsent)
@@ -181,9 +181,12 @@ def find_window(
     return _without(found, left_out, sent, ended)
 
 
-def leave_out(window: Window, disturbed: Spans, records: Sequence[Record], *, open_loop: bool) -> Window:
+def leave_out(
+    window: Window, disturbed: Spans, records: Sequence[Record], *, open_loop: bool, limited: bool = False
+) -> Window:
     """Return the window without its disturbed stretches, or the window as it is where too little of it would remain. What it
-    leaves out already stays left out. Where few requests remain (`few_remain`) a closed loop still has its rates.
+    leaves out already stays left out. Where few requests remain (`few_remain`) a closed loop still has its rates, unless its
+    requests are `limited` by an SLO.
 
     In an open loop requests pile up in a stretch: it ends when no more are in flight than usual.
     """
@@ -198,7 +201,7 @@ def leave_out(window: Window, disturbed: Spans, records: Sequence[Record], *, op
     found = _without(window, spans, sent, ended)
     whole = sum(window.counts(int(one)) for one in sent)
     kept = sum(found.counts(int(one)) for one in sent)
-    if found.seconds < KEPT_TIME_MIN * window.seconds or (open_loop and few_remain(kept, whole)):
+    if found.seconds < KEPT_TIME_MIN * window.seconds or ((open_loop or limited) and few_remain(kept, whole)):
         return window
     average = _average(times, level, between(spans, window.start_ns, window.end_ns))
     share = window.share

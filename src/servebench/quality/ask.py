@@ -5,7 +5,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from urllib.parse import urlencode
 
 import httpx
@@ -32,8 +32,23 @@ Watch = Callable[[int], None]
 """Called a few times a second with the number of finished items; an exception ends the requests."""
 
 
+class AskOptions(TypedDict, total=False):
+    """The options of `ask`."""
+
+    timeout_s: float
+    api: str
+    dialect: Dialect
+    on_answer: Callable[[Item, ItemAnswer], None] | None
+    give_up_after: int | None
+
+
 def ask(
-    items: Sequence[Item], endpoint: Endpoint, *, concurrency: int, watch: Watch | None = None, **options: Any
+    items: Sequence[Item],
+    endpoint: Endpoint,
+    *,
+    concurrency: int,
+    watch: Watch | None = None,
+    **options: Unpack[AskOptions],
 ) -> list[ItemAnswer]:
     """Return one answer for each item, in order, at temperature 0 where there is one. A failed request is an answer with `error`.
 

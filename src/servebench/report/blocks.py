@@ -140,10 +140,11 @@ class Charts:
     printed: ChartSet | None = None
 
 
-Block = Heading | Line | Table | Items | NextCommand | Verbatim | Gap | Fold | Sides | Charts
+Plain = Heading | Line | Table | Items | NextCommand | Gap
+Block = Plain | Verbatim | Fold | Sides | Charts
 
 
-def plain(blocks: Iterable[Block]) -> Iterator[Block]:
+def plain(blocks: Iterable[Block]) -> Iterator[Plain]:
     """Yield blocks for a medium without folds, columns and pictures: charts are sentences."""
     for block in blocks:
         match block:

@@ -36,13 +36,15 @@ StepsOf = Callable[[RunRequest], Steps[RunOutcome]]
 
 
 def run_in_turns(requests: Sequence[RunRequest], steps_of: StepsOf = task_steps) -> list[RunOutcome]:
-    """Execute turns of several runs at once and return their outcomes, of those that have begun. An interrupted one ends all.
-    Raises StoreError."""
+    """Execute a turn of one run, or of several at once, and return their outcomes, of those that have begun. An interrupted one
+    ends all. Raises StoreError, and KeyboardInterrupt where none has begun."""
     runs: list[Progress[RunOutcome]] = []
     try:
         _start(requests, runs, steps_of)
         _take_turns(runs)
     except KeyboardInterrupt:
+        if not runs:
+            raise
         for one in _alive(runs):
             one.fail(KeyboardInterrupt())
             _finish([one])

@@ -21,6 +21,7 @@ from servebench.load.client.progress import Counts
 from servebench.load.plan.levels import UNTIL_LIMIT, PlannedPoint
 from servebench.measure.derive import ttft_ms
 from servebench.measure.points import PointSample, point_sample
+from servebench.measure.window import few_remain
 from servebench.util.figures import short_percent
 from servebench.util.stretches import Spans
 
@@ -191,15 +192,18 @@ class Looks:
         if cut_s and not disturbed:
             sample = self._sample(counted, self.warmup_s + cut_s)
         self.metrics = look(sample, self.level.targets, self._prior)
+        ok, counts = sum(one.outcome == "ok" for one in measured), int(sample.e2e_ms.size)
+        # where others let hardly any request pass, more would not pass either: such a point takes its time
+        few = bool(disturbed) and few_remain(counts, ok)
         # those sent before the level was reached, and while others had the machine, do not count
-        self._wanted = self.least + sum(one.outcome == "ok" for one in measured) - sample.e2e_ms.size
+        self._wanted = self.least + (0 if few else ok - counts)
         if not self._is_enough(len(measured), elapsed_s):
             self._next = max(len(measured) + 1, min(self._next, self._wanted))
             return False
         span = span_of(sample)
         if is_precise(self.metrics, span):
             self.ended_by = EndReason.PRECISE
-        elif is_out_of_reach(self.metrics, span, self._budget_s):
+        elif not few and is_out_of_reach(self.metrics, span, self._budget_s):
             self.ended_by = EndReason.OUT_OF_REACH
         elif elapsed_s >= self._budget_s:
             self.ended_by = EndReason.TIME

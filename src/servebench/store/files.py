@@ -90,15 +90,22 @@ def object_in(data: bytes, path: Path) -> dict[str, Any]:
 
 def validated(kind: type[T], document: Mapping[str, Any], path: Path) -> T:
     """Return the value of this type in a document that a file holds. Raises DamagedError."""
+    try:
+        # as JSON, where a list is what a tuple is written as
+        return value_of(kind, json.dumps(document))
+    except ValueError as error:
+        raise DamagedError(f"{path} cannot be read: {error}") from error
+
+
+def value_of(kind: type[T], text: str | bytes) -> T:
+    """Return the value of this type in JSON. Raises ValueError that says where it is not one, in a line."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        # as JSON, where a list is what a tuple is written as
-        return TypeAdapter(kind).validate_json(json.dumps(document))
+        return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise DamagedError(f"{path} cannot be read: {where}{': ' if where else ''}{first['msg'].lower()}") from error
+        raise ValueError(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"].lower())))) from error
 
 
 def of_this_version(document: Mapping[str, Any], path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import orjson
 
 from servebench.contracts.request import Request
 from servebench.contracts.settings import ModelSettings, WorkloadSettings
-from servebench.store.files import replacing, writing
+from servebench.store.files import replacing, value_of, writing
 from servebench.store.seal import FIELD, origin_of, sha256, signed
 from servebench.util.bounded_file import gunzip, read_bytes
 from servebench.util.errors import StoreError, reason_of
@@ -39,12 +39,11 @@ def prompts_file(folder: Path, workload: WorkloadSettings, model: ModelSettings,
 def read_prompts(path: Path) -> SizedPrompts | None:
     """Return stored prompts; None where there are none. Raises StoreError for a file that cannot be read."""
     try:
-        return _decoded(_stored(path))
+        return value_of(SizedPrompts, _stored(path))
     except FileNotFoundError:
         return None
     except ValueError as error:
-        why = f"{str(error).splitlines()[0]}; delete it, and the prompts are sized again"
-        raise StoreError(f"{path} is damaged: {why}") from error
+        raise StoreError(f"{path} is damaged: {error}; delete it, and the prompts are sized again") from error
 
 
 def _stored(path: Path) -> bytes:
@@ -102,7 +101,7 @@ def keep_prompts(path: Path, prompts: SizedPrompts) -> SizedPrompts:
     """
     try:
         data = orjson.dumps(prompts)
-        if _decoded(data) != prompts:
+        if value_of(SizedPrompts, data) != prompts:
             return prompts
     except (TypeError, ValueError):
         return prompts
@@ -119,9 +118,3 @@ def keep_prompts(path: Path, prompts: SizedPrompts) -> SizedPrompts:
         finally:
             beside.unlink(missing_ok=True)
     return read_prompts(path) or prompts
-
-
-def _decoded(data: bytes) -> SizedPrompts:
-    from pydantic import TypeAdapter  # slow to import
-
-    return TypeAdapter(SizedPrompts).validate_json(data)

@@ -52,7 +52,8 @@ def assert_is_installed(group: str, plugin: type[Engine | Scorer | Workload], *w
 
     assert re.fullmatch(r"[a-z0-9_-]+", plugin.name), "a name has lower-case letters, digits, _ and -"
     (job,) = compose_jobs([*words, f"{group}={plugin.name}"], registry())
-    assert type(getattr(job.settings, group)) is plugin.settings_type
+    selected = getattr(job.settings, group)
+    assert (type(selected), selected.name) == (plugin.settings_type, plugin.name)
     assert registry().find(group, plugin.name) is plugin
 
 

@@ -68,7 +68,7 @@ class _WrappedStream:
 
 def _redirect_to_null(file: TextIO) -> None:
     """Make further writes succeed: Python flushes again when it exits, and would complain and change the exit code. Only a
-    standard descriptor is redirected: another one belongs to whoever has replaced the stream."""
+    standard descriptor is redirected: another one belongs to the code that replaced the stream."""
     with suppress(OSError, ValueError):
         if (descriptor := file.fileno()) < FIRST_OTHER:
             null = os.open(os.devnull, os.O_WRONLY)

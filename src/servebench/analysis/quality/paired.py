@@ -21,7 +21,7 @@ PAIRS_MIN = 30
 Finding = Literal["different", "not different", "too small to tell"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PairedComparison:
     """Two engines on the same questions. Shares are between 0 and 1, or mean scores where `scores` is set; where they are
     too few, `n_needed` is the number of questions with which a difference of MARGIN would be found. The observed difference
@@ -119,4 +119,12 @@ def _compared(
 ) -> PairedComparison:
     means = [fmean(side) for side in zip(*pairs, strict=True)] if pairs else [None, None]
     more = None if needed is None else max(needed, len(pairs) + 1)
-    return PairedComparison(len(pairs), means[0], means[1], p_value, finding, more, scores)
+    return PairedComparison(
+        n=len(pairs),
+        first_share=means[0],
+        second_share=means[1],
+        p_value=p_value,
+        finding=finding,
+        n_needed=more,
+        scores=scores,
+    )

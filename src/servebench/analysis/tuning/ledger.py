@@ -241,6 +241,8 @@ def result_of_point(row: PointRow, objective: Objective, cost: float) -> Result:
     logs = slice_logs(row, objective.column.removesuffix("_all")) if sliced else np.empty(0)
     effect = max(1.0, row.slo_design_effect or 1.0)
     failed, answered = row.requests_failed or 0, row.requests_ok or 0
+    # requests were answered, but others on the machine disturbed all of them
+    unknown = bool(objective.column and answered) and row.get(objective.column) is None
     return Result(
         value=good_share(row) if not objective.column else log_value(row.get(objective.column), objective),
         error=(error_of((row,), objective.column) or None) if objective.column else None,
@@ -250,7 +252,7 @@ def result_of_point(row: PointRow, objective: Objective, cost: float) -> Result:
         failed=failed,
         sent=failed + answered,
         start_id=row.start_id or "",
-        void=row.verdict == "void",
+        void=row.verdict == "void" or unknown,
         slice_group=row.slice_group,
         slices=tuple((logs if objective.higher else -logs).tolist()),
     )

@@ -6,7 +6,14 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from servebench.analysis.estimate import RATE_BEHIND, THROUGHPUT, estimate_level, interval_over_starts, reaches_of
+from servebench.analysis.estimate import (
+    COSTS,
+    RATE_BEHIND,
+    THROUGHPUT,
+    estimate_level,
+    interval_over_starts,
+    reaches_of,
+)
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import ComparedPoint, Difference
 from servebench.analysis.verdict.slices import slice_differences, values_and_errors
@@ -127,7 +134,7 @@ def _within_start(metric: str, level: RankedLevel) -> Interval | None:
         return ends
     centre = float(np.mean([np.log(statistic(part, SOURCES[rate][1])) for part in parts]))
     # a cost falls as its rate rises
-    falls = metric.startswith("cost_")
+    falls = metric in COSTS
     low, high = (centre - ends[1], centre - ends[0]) if falls else (ends[0] - centre, ends[1] - centre)
     return float(logs.mean()) + low, float(logs.mean()) + high
 

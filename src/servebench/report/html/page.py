@@ -150,10 +150,10 @@ def _macros(drawing: Drawing) -> Any:
     return environment().get_template("blocks.html").make_module({"drawing": drawing})
 
 
-def _whole(title: str, about: Sequence[str], sections: Iterable[tuple[str, str, Iterable[Block]]]) -> str:
+def _whole(title: str, about: Sequence[str], parts: Iterable[tuple[str, str, Iterable[Block]]]) -> str:
     drawing = Drawing()
     show = _macros(drawing).show
-    shown = [(name, heading, show(own)) for name, heading, blocks in sections if (own := list(blocks))]
+    shown = [(name, heading, show(own)) for name, heading, blocks in parts if (own := list(blocks))]
     known = {"title": title, "about": about, "sections": shown}
     template = environment().get_template("page.html")
     if not drawing.alive:

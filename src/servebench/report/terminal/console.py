@@ -1,4 +1,5 @@
-"""What the terminal prints: consoles, blocks, the result of a command, and commands as they are from the current folder."""
+"""What a command prints: consoles, blocks, its result as text, Markdown or JSON, and commands as they are from the current
+folder."""
 
 import os
 import re

@@ -17,7 +17,7 @@ from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.launchers.docker import EVERYWHERE, DockerSettings, container_command
 from servebench.engine.supervisor.endpoint import generate_token
 from servebench.protocol.kinds.table import compose, kind_of
-from servebench.testing.command import assert_is_installed, attach_overrides
+from servebench.testing.command import assert_is_installed
 from servebench.testing.engine.suite import CHAT, KINDS, SAMPLES, SCHEMA, TEXT, EngineSuite, ignore
 from servebench.testing.server import FakeServer
 from servebench.util.bounded_http import client
@@ -43,7 +43,7 @@ class DescriptionTests(EngineSuite):
 
     def test_config_composes(self) -> None:
         """`engine=NAME` selects its own settings: the plugin is installed and its config group is found."""
-        target = [] if self.engine.launchable else attach_overrides()[1:3]
+        target = [] if self.engine.launchable else ["launch=attach", "launch.base_url=http://127.0.0.1:8000/v1"]
         assert_is_installed("engine", self.engine, *target)
 
     def test_log_patterns(self) -> None:
