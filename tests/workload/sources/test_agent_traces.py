@@ -83,6 +83,41 @@ def test_sub_agents_may_have_sub_agents():
     assert (job.requests, job.longest, job.steps[1].pause_s) == (5, 900, 1.0)
 
 
+def test_agents_of_one_list_that_worked_at_once_stay_at_once():
+    """Two workers are sent before each other's answers: one becomes a sub-agent, which the next step waits for. Prompts say
+    whose the later requests are."""
+    worker = {"hash_ids": [1, 2, 60, 61], "api_time": 3.0}
+    entries = [
+        request(0.0, 48, hash_ids=[1, 2, 3], api_time=1.0),
+        request(2.0, 64, hash_ids=[1, 2, 50, 51], api_time=2.0),
+        request(2.5, 65, **worker),
+        request(6.0, 66, **{**worker, "hash_ids": [1, 2, 60, 61, 62]}, think_time=9.0),
+        request(6.5, 67, hash_ids=[1, 2, 50, 51, 52], api_time=1.0),
+        request(12.0, 68, hash_ids=[1, 2, 50, 51, 52, 53]),
+    ]
+    job = weka_job({"requests": entries, "block_size": 16}, 0)
+    assert [(step.input_tokens, step.pause_s) for step in job.steps] == [(48, 0.0), (64, 1.0), (67, 2.5), (68, 3.0)]
+    (beside,) = job.sub_agents
+    assert [(step.input_tokens, step.pause_s) for step in beside.steps] == [(65, 1.5), (66, 0.5)]
+    assert (beside.after, beside.before, job.requests) == (1, 3, 6)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param({"hash_ids": [1, 2, 3, 4]}, id="continues the first"),
+        pytest.param({"hash_ids": [1, 2, 30, 4]}, id="continues it in a block that was begun"),
+        pytest.param({"hash_ids": []}, id="does not say"),
+        pytest.param({"hash_ids": [7, 8], "t": 2.95}, id="overlaps by rounding"),
+    ],
+)
+def test_one_agent_stays_one_where_times_are_not_exact(second):
+    """Only a request that was sent before another one's answer and does not continue it is of another agent."""
+    entries = [request(0.0, 48, hash_ids=[1, 2, 3], api_time=3.0), {**request(2.0, 64), **second}]
+    job = weka_job({"requests": entries}, 0)
+    assert (len(job.steps), job.sub_agents) == (2, ())
+
+
 @pytest.mark.parametrize(("stated", "shared"), [("global", True), ("local", False), (None, False)])
 def test_blocks_are_a_jobs_own_unless_a_trace_says_otherwise(tmp_path, stated, shared):
     """Older traces do not say it: each numbers its blocks from 1."""

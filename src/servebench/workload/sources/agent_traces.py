@@ -8,7 +8,7 @@ each request, with its session.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
 from operator import itemgetter
@@ -29,6 +29,8 @@ FORMATS = (
 BUILTIN = "builtin"
 BLOCK_TOKENS = 64
 """The block of a trace that does not say its own."""
+OVERLAP_S = 0.1
+"""A request of a list that is sent so much before the answer to another one is from another agent: times are rounded."""
 NOT_AWAITED = "async_launched"
 """The status of a sub-agent whose agent goes on meanwhile."""
 OWN_COLUMNS = ("point", "session_id", "request_id", "sent_ns", "ended_ns", "prompt_tokens", "output_tokens", "warmup")
@@ -155,40 +157,114 @@ def _rows(path: str) -> Iterator[tuple[str, Any]]:
 
 def weka_job(value: Mapping[str, Any], number: int) -> AgentJob:
     """Return the job of one WEKA trace, the `number`-th of its file. Raises ValueError, KeyError, TypeError for what is none."""
-    steps, sub_agents, _ = _agent(value["requests"], None, {})
+    agent, _ = _agent(value["requests"], None, {})
     size = int(value.get("block_size") or BLOCK_TOKENS)
     if not 1 <= size <= TOKENS_MAX:
         raise ValueError(f"block_size {size} is no length of a block")
     # traces that do not say it number the blocks of each job from the start
     scope = "" if value.get("hash_id_scope") == "global" else f"{number}"
-    return AgentJob(str(value.get("id") or number), steps, sub_agents, size, scope)
+    return AgentJob(str(value.get("id") or number), agent.steps, agent.sub_agents, size, scope)
+
+
+@dataclass
+class _Thread:
+    """What one agent of a list did: its requests, and the markers of its sub-agents, each with the number of requests before
+    it and the end of the last of them."""
+
+    timed: list[_Timed] = field(default_factory=list)
+    markers: list[tuple[int, float, Mapping[str, Any]]] = field(default_factory=list)
 
 
 def _agent(
     entries: Iterable[Mapping[str, Any]], opened_s: float | None, known: dict[int, int]
-) -> tuple[tuple[AgentStep, ...], tuple[SubAgent, ...], float]:
-    """Return the steps of an agent that was opened at `opened_s`, its sub-agents, and when its last answer had ended."""
-    main: list[_Timed] = []
-    markers: list[tuple[int, float, Mapping[str, Any]]] = []
+) -> tuple[SubAgent, float]:
+    """Return an agent that was opened at `opened_s` with its sub-agents, and when its last answer had ended.
+
+    Many recordings list the requests of agents that worked at once one after another: all but the first become its sub-agents.
+    """
+    threads = [_Thread()]
+    at = threads[0]
     for entry in entries:
         if entry.get("type") != "subagent":
-            main.append(_timed(entry, known))
+            one = _timed(entry, known)
+            at = _thread_of(one, threads)
+            at.timed.append(one)
         elif entry.get("requests"):
-            markers.append((len(main), main[-1].ended_s if main else float(entry["t"]), entry))
+            at.markers.append((len(at.timed), at.timed[-1].ended_s if at.timed else float(entry["t"]), entry))
+    if len(threads) > 1:
+        # what was thought between requests of different agents is no pause of one
+        for thread in threads:
+            thread.timed = [replace(one, think_s=None) for one in thread.timed]
     # some files count the times of a sub-agent from its start, some from that of the job
+    markers = [marker for thread in threads for marker in thread.markers]
     absolute = all(2 * float(marker["requests"][0]["t"]) >= spawned_s for _, spawned_s, marker in markers)
-    sub_agents = []
+    main, *others = threads
+    beside = []
+    for thread in others:
+        after = sum(one.ended_s <= thread.timed[0].sent_s for one in main.timed)
+        agent, end_s = _thread_agent(thread, main.timed[after - 1].ended_s if after else None, absolute, known)
+        before = next(
+            (number for number, one in enumerate(main.timed) if number >= after and one.sent_s >= end_s), None
+        )
+        beside.append((replace(agent, after=after, before=before), end_s))
+    return _thread_agent(main, opened_s, absolute, known, beside)
+
+
+def _thread_of(one: _Timed, threads: list[_Thread]) -> _Thread:
+    """Return the agent of a list to which its next request belongs: a new one where the others still wait for answers, and this
+    prompt does not continue theirs. Among several it is the one whose last prompt begins most like this one."""
+    free = [thread for thread in threads if not thread.timed or _may_follow(one, thread.timed[-1])]
+    if not free:
+        threads.append(_Thread())
+        return threads[-1]
+    return max(free, key=lambda thread: _alike(one, thread.timed[-1]) if len(free) > 1 else 0)
+
+
+def _may_follow(one: _Timed, last: _Timed) -> bool:
+    if one.sent_s >= last.ended_s - OVERLAP_S or not (one.blocks and last.blocks):
+        return True
+    # the last block grows: its number changes
+    alike = _alike(one, last)
+    return alike == len(last.blocks) or (0 < alike == len(last.blocks) - 1 and len(one.blocks) > len(last.blocks))
+
+
+def _alike(one: _Timed, last: _Timed) -> int:
+    """Return how many blocks the beginnings of two prompts share."""
+    low, high = 0, min(len(one.blocks), len(last.blocks))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one.blocks[low:middle] == last.blocks[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _thread_agent(
+    thread: _Thread,
+    opened_s: float | None,
+    absolute: bool,
+    known: dict[int, int],
+    beside: Sequence[tuple[SubAgent, float]] = (),
+) -> tuple[SubAgent, float]:
+    """Return one agent of a list with its sub-agents and those that worked `beside` it, and when its last answer had ended."""
+    main = thread.timed
+    sub_agents = [one for one, _ in beside]
     ended_s: dict[int, float] = {}
-    for after, spawned_s, marker in markers:
+    for one, end_s in beside:
+        if one.before is not None:
+            ended_s[one.before] = max(ended_s.get(one.before, 0.0), end_s)
+    for after, spawned_s, marker in thread.markers:
         # some put the marker at the start of a sub-agent, some at its end
         at_s, took_s = float(marker["t"]), float(marker.get("duration_ms") or 0.0) / MS_PER_S
         zero_s = 0.0 if absolute else min(at_s, at_s - took_s, key=lambda start_s: abs(start_s - spawned_s))
-        steps, inner, end_s = _agent(marker["requests"], spawned_s - zero_s if after else None, known)
-        awaited = after if steps and after < len(main) and marker.get("status") != NOT_AWAITED else None
+        agent, end_s = _agent(marker["requests"], spawned_s - zero_s if after else None, known)
+        awaited = after if agent.steps and after < len(main) and marker.get("status") != NOT_AWAITED else None
         if awaited is not None:
             ended_s[awaited] = max(ended_s.get(awaited, 0.0), zero_s + end_s)
-        sub_agents.append(SubAgent(steps, after, awaited, inner))
-    return _steps(main, opened_s, ended_s), tuple(sub_agents), main[-1].ended_s if main else 0.0
+        sub_agents.append(replace(agent, after=after, before=awaited))
+    steps = _steps(main, opened_s, ended_s)
+    return SubAgent(steps, 0, None, tuple(sub_agents)), main[-1].ended_s if main else 0.0
 
 
 def _steps(timed: Sequence[_Timed], opened_s: float | None, awaited_s: Mapping[int, float]) -> tuple[AgentStep, ...]:
