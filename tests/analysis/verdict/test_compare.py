@@ -196,6 +196,27 @@ def test_too_few_requests_are_not_enough_data(side):
     assert [(one.kind, one.needed) for one in rows(found)["ttft_ms_p50"].reasons] == [(ReasonKind.FEW_REQUESTS, 12)]
 
 
+@pytest.mark.parametrize(("short", "compared"), [(1, True), (5, True), (6, False)])
+def test_few_requests_in_most_starts_are_not_enough_and_in_some_are_part_of_the_spread(side, short, compared):
+    at = {"level": 2, **FIVE}
+    a, b = side("a", seed=1, **at), side("b", seed=2, slow=1.5, **at)
+    few = side("b", seed=3, slow=1.5, **{**at, "requests": 8, "starts": short}).samples
+    few = tuple(warned(one, start_id=f"few {number}", repeat=5 + number) for number, one in enumerate(few))
+    row = rows(one(a, replace(b, samples=(*b.samples, *few))))["e2e_ms_p50"]
+    assert (ReasonKind.FEW_REQUESTS not in [one.kind for one in row.reasons]) == compared
+    assert (row.result == "slower") == compared
+
+
+@pytest.mark.parametrize(("starts", "found"), [(2, "not enough data"), (4, "slower")])
+def test_several_starts_tell_throughputs_apart_however_few_requests_each_has(side, starts, found):
+    few = {"starts": starts, "requests": 8, "level": 2}
+    a, b = side("a", seed=1, **few), side("b", seed=2, slow=1.5, **few)
+    b = replace(b, samples=tuple(warned(one, doubts=("too_few_requests",), verdict="doubtful") for one in b.samples))
+    known = rows(one(a, b))
+    assert known["output_throughput_tok_s"].result == found
+    assert known["ttft_ms_p50"].result == "not enough data"
+
+
 def test_few_requests_that_escaped_a_busy_machine_leave_the_throughput(side):
     """Of the others only latencies are lost."""
 

@@ -22,7 +22,7 @@ from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifferences, slice_differences
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
 from servebench.analysis.warnings.bounds import disturbed_share, rate_requests
-from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
+from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY, TOO_FEW_REQUESTS
 from servebench.analysis.warnings.disturbed import shared_with, taker_of
 from servebench.analysis.warnings.weighing import weigh
 from servebench.analysis.within_run import log_interval, statistic
@@ -34,6 +34,8 @@ Points = Sequence[ComparedPoint]
 MeasuredStart = tuple[Points, Sequence[Floats]]
 """The points of a start, and the known values of each that has some."""
 ONE_START = Reason(ReasonKind.ONE_START)
+SPREAD_STARTS = 3
+"""So many starts show by their spread how well the throughput of each is known, however few requests that rests on."""
 ALIKE_SHARE = 0.2
 """Engines that take turns have the same machine if the disturbed shares of their windows differ by no more."""
 
@@ -85,6 +87,8 @@ def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -
     known = _known(sides) if row.starts is not None and all(row.starts.slice_differences or [None]) else set()
     # by how much the warnings of the first start of each side widen an interval, of the first two, and so on
     starts = [group_by_start(points) for points in sides]
+    if row.metric is THROUGHPUT and all(map(_shows_spread, starts)):
+        known.add(TOO_FEW_REQUESTS.code)
     bounds = [
         [weigh((one.row for start in side[:count] for one in start), row.metric.name, known).bound for side in starts]
         for count in range(1, max(map(len, starts)) + 1)
@@ -130,12 +134,11 @@ def _question(
     if not all(sides):
         lacking = [name for name, own in zip(("baseline", "candidate"), sides, strict=True) if not own]
         return _without_requests(level, metric, (baseline[1], candidate[1]), lacking)
-    fewest = min(sum(part.size for part in parts) for side in sides for _, parts in side)
+    fewest = min(_typical(sum(part.size for part in parts) for _, parts in side) for side in sides)
     kind = ReasonKind.FEW_SLICES if metric.percent is None else ReasonKind.FEW_REQUESTS
     # a throughput has many slices of time even where two requests last for all of them
-    requests = min(
-        sum(rate_requests(point.row, point.failed.size) for point in points) for side in sides for points, _ in side
-    )
+    counts = [[sum(rate_requests(one.row, one.failed.size) for one in points) for points, _ in side] for side in sides]
+    requests = min(sum(own) if _shows_spread(own) else _typical(own) for own in counts)
     if metric.percent is None and 0 < requests < metric.requests_min:
         kind, fewest = ReasonKind.FEW_REQUESTS, requests
     if fewest < metric.requests_min:
@@ -158,6 +161,17 @@ def _question(
         len(side.earlier[metric.name].values) for side, _ in (baseline, candidate) if metric.name in side.earlier
     )
     return row if starts.fewest >= STARTS_MIN or earlier >= EARLIER_MIN else row.because(ONE_START)
+
+
+def _shows_spread(starts: Sequence[object]) -> bool:
+    return len(starts) >= SPREAD_STARTS
+
+
+def _typical(counts: Iterable[int]) -> int:
+    """Return the largest count that not more than half of the starts stay below. The fewest of many starts would leave a question
+    open however many there are; what one start knows less is part of the spread between them."""
+    listed = sorted(counts)
+    return listed[len(listed) // 2]
 
 
 def _without_requests(
