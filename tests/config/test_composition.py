@@ -67,6 +67,10 @@ FAULTS = [
         "hydra.run.dir=x",
         "hydra.run.dir=x: has no effect; set study.dir for the folder of all studies, study.name for this one",
     ),
+    (
+        "hydra.job.chdir=true",
+        "hydra.job.chdir=true: has no effect; of Hydra's settings those of hydra/launcher have one, and -m for sweeps",
+    ),
     ("hydra.searchpath=[file://x]", "hydra.searchpath: add a folder with --config-dir DIR"),
     ("engine.dtype=???", "engine.dtype is required; set engine.dtype=VALUE"),
     ("~engine", "engine must be chosen, with engine=NAME"),
@@ -223,7 +227,7 @@ def test_keys_that_only_the_swept_engine_has(registry):
 
 def test_resolved_is_the_whole_config(registry):
     (job,) = compose_jobs(
-        ["engine.extra_args.some-flag=true", "engine.env.OMP_NUM_THREADS=4", "hydra.verbose=false"], registry
+        ["engine.extra_args.some-flag=true", "engine.env.OMP_NUM_THREADS=4", "hydra.sweeper.params=null"], registry
     )
     assert json.loads(json.dumps(job.resolved)) == job.resolved
     assert "hydra" not in job.resolved

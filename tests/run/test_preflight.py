@@ -55,6 +55,20 @@ def test_a_host_of_another_machine_is_a_fault_on_this_one():
     assert faults_of(job, registry_of(), here=False) == ["settings", "workload"]
 
 
+def test_a_defect_of_a_plugin_is_a_fault_and_hides_no_other():
+    def broken(*_):
+        raise KeyError("x")
+
+    registry = registry_of()
+    registry.find("engine", "fake").check = lambda *_: None
+    registry.find("workload", "fake").check = broken
+    engine, launcher, workload = faults_of(fake_job(), registry)
+    assert launcher == "launcher"
+    for fault, name, error in ((engine, "engine=fake: ", "TypeError"), (workload, "workload=fake: ", "KeyError")):
+        assert fault.startswith(name)
+        assert error in fault
+
+
 def _of_wrong_data(*_, **__):
     raise ConfigError("data")
 

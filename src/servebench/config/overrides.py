@@ -27,6 +27,8 @@ LAUNCHER_GROUP = "hydra/launcher"
 LAUNCHER_KEYS = "hydra.launcher."
 FOLDER_KEYS = ("hydra.run.", "hydra.sweep.", "hydra.output_subdir")
 """Where Hydra would write; servebench names its own folders."""
+HYDRA_KEYS = ("hydra.sweeper.params", "hydra/")
+"""What else of Hydra is used: the sweeps of a config, and its groups."""
 IPV6_URL = re.compile(r"""(?<!["'\w])https?://\[[^\s,"'\[\]{}()]+\][^\s,"'\[\]{}()]*""")
 LOCK_WORD = "--lock"
 """The option before the manifest of a stored run that is repeated."""
@@ -196,6 +198,9 @@ def _hydra(override: Override, composer: Composer, prepared: Prepared) -> None:
         prepared.problems.append(Problem(f"{key}: add a folder with --config-dir DIR", "key", key))
     elif key.startswith(FOLDER_KEYS):
         line = f"{override.input_line}: has no effect; set study.dir for the folder of all studies, study.name for this one"
+        prepared.problems.append(Problem(line, "key", key))
+    elif key.startswith("hydra.") and not key.startswith(HYDRA_KEYS):
+        line = f"{override.input_line}: has no effect; of Hydra's settings those of hydra/launcher have one, and -m for sweeps"
         prepared.problems.append(Problem(line, "key", key))
     else:
         prepared.words.append(str(override.input_line))

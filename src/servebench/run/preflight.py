@@ -2,7 +2,7 @@
 
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from servebench.run.grading import NONE, select_scorers
 from servebench.store.manifest import read_signed_manifest
 from servebench.store.plan import PlannedRun, with_secrets
 from servebench.util.cache import cache_folder
-from servebench.util.errors import ConfigError, EngineError, PreflightError
+from servebench.util.errors import ConfigError, EngineError, PreflightError, ServebenchError
 from servebench.util.processes import usable_cpus
 from servebench.util.secret_patterns import secret_name
 from servebench.workload.build.lengths import with_shortest_lengths
@@ -57,16 +57,17 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             continue
         launcher = registry.launcher(settings.launch.name)
         if launcher.needs_executable and here:
-            faults += engine.check(context)
+            faults += _said(f"engine={engine.name}", engine.check, context)
         elif launcher.local:
-            faults += engine.unsupported_settings(context)
+            faults += _said(f"engine={engine.name}", engine.unsupported_settings, context)
         if launcher.simulated:
             wrong += simulation_faults(settings, registry)
         faults += timings_faults(settings, engine, launcher, here=here)
         faults += fit_faults(settings, engine, context, launcher, here=here)
         if here:
             # of a server that is already running only words and variables can be wrong
-            (faults if launcher.local else wrong).extend(launcher.check(engine, context, settings.launch))
+            of_launch = _said(f"launch={settings.launch.name}", launcher.check, engine, context, settings.launch)
+            (faults if launcher.local else wrong).extend(of_launch)
             if launcher.local and not launcher.emulated:
                 faults += flag_faults(settings)
             faults += descriptor_faults(settings)
@@ -88,6 +89,16 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
     if faults or wrong:
         said = list(dict.fromkeys([*faults, *wrong]))
         raise PreflightError("\n".join(said)) if faults else ConfigError(said)
+
+
+def _said(what: str, check: Callable[..., Sequence[str]], *of: object) -> list[str]:
+    """Return the faults that a check of `what` finds; a plugin's defect is one of them. Raises what servebench raises."""
+    try:
+        return list(check(*of))
+    except ServebenchError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a plugin's
+        return [f"{what}: its check ends with {type(error).__name__}: {error}; this is a defect of its plugin"]
 
 
 def find_servers(jobs: Sequence[Job], registry: Registry, events: Events) -> Found:
@@ -122,8 +133,8 @@ def workload_faults(settings: RunSettings, registry: Registry, launcher: Launche
     Where the tokenizer is known only from the running engine, a request must be impossible for each of several guesses.
     """
     kind = registry.find("workload", settings.workload.name)
-    if (faults := kind(settings.workload).check()) or not here:
-        return list(faults)
+    if (faults := _said(f"workload={settings.workload.name}", kind(settings.workload).check)) or not here:
+        return faults
     shortest = kind(with_shortest_lengths(settings.workload))
     impossible: ConfigError | None = None
     guesses = [EmulatedTokenizer()] if launcher.simulated else tokenizer_guesses(settings.model)

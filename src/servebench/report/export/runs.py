@@ -5,6 +5,7 @@ import io
 from collections.abc import Sequence
 
 from servebench.contracts.labels import run_labels
+from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.contracts.stored import RunData
 from servebench.store.tables import csv_cell
 from servebench.util.plain_data import to_json as plain_json
@@ -20,7 +21,8 @@ def to_csv(runs: Sequence[RunData]) -> str:
         for run in runs
         for row in run.point_rows
     ]
-    names = list(dict.fromkeys(name for row in every for name in row))
+    # a table without rows has its columns, too
+    names = list(dict.fromkeys(name for row in every for name in row)) or ["study", "run", *POINT_COLUMNS, "label"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(clean_csv, names))
