@@ -24,11 +24,10 @@ should be found.
 
 Comparisons of k starts a side are drawn from the rounds at random and overlap: the 95% interval (Wilson) of a share is that of
 the disjoint ones, rounds / k. *met*: the whole interval keeps the bar; *not met*: it breaks it; *open*: more rounds can tell.
-All rows, by number of starts, are in [proof.csv]({csv}).
+All rows, by number of starts, and those with doubtful points (`--with-doubtful`), are in [proof.csv]({csv}).
 
-Rows with `yes` under *doubtful* count points that warnings make provisional (`--with-doubtful`); without it such points give no
-verdict. Minutes are engine time: starts, warm-up and points of both sides; the
-three engines of a round run at once and take turns *slice by slice* (`study.slices`), unless `study.slices=never` is added.
+Minutes are engine time: starts, warm-up and points of both sides. The three engines of a round take turns *slice by slice* where
+that is worth it (`study.slices`).
 
 `make proof ARGS="--engine llamacpp --engine vllm"` measures 40 rounds on a free and on a busy machine (about six hours an engine;
 `--minutes 30` stops earlier, the same command goes on). On a GPU machine `tests/proof/gpu.sh WHEELS TOKENIZER` does the same in
@@ -65,7 +64,7 @@ def _section(part: ProofPart) -> list[str]:
     rows = [_cells(line) for line in part.lines if _in_summary(line, part.lines)]
     if not rows:
         return [*lines, "Not enough rounds to judge anything yet.", ""]
-    asked_of = ("question", "users", "judged by", "starts a side", "doubtful", "minutes")
+    asked_of = ("question", "users", "judged by", "starts a side", "minutes")
     head = (*asked_of, "share", "95% interval", "bar", "verdict")
     return [*lines, *table(head, rows, left=(0, 1, 2)), ""]
 
@@ -73,10 +72,12 @@ def _section(part: ProofPart) -> list[str]:
 def _in_summary(line: ProofLine, lines: Sequence[ProofLine]) -> bool:
     """Whether it is one of the rows that the page shows: of comparisons those with the most starts that leave four disjoint ones,
     else the fewest, without earlier starts."""
+    if line.doubtful:
+        return False
     if line.method != "compare":
         return True
     alike = [one for one in lines if (one.method, one.question, one.levels, one.doubtful, one.earlier) == (
-        "compare", line.question, line.levels, line.doubtful, 0)]  # fmt: skip
+        "compare", line.question, line.levels, False, 0)]  # fmt: skip
     best = max(
         alike, key=lambda one: (one.independent >= 4, one.starts if one.independent >= 4 else -one.starts), default=None
     )
@@ -98,7 +99,7 @@ def _cells(line: ProofLine) -> list[str]:
     sign = "" if bar is None else f"{'≤' if at_most else '≥'} {bar:.0%}"
     method = f"decided within {MARGIN}" if line.method == "decided" else line.method
     return [
-        *(words, line.levels, method, f"{line.starts:.3g}", "yes" if line.doubtful else "no"),
+        *(words, line.levels, method, f"{line.starts:.3g}"),
         f"{line.minutes:.1f}" if line.minutes else "-",
         *(f"{share:.0%} of {line.trials}", f"{low:.0%} to {high:.0%}", sign, verdict),
     ]
