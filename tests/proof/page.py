@@ -29,9 +29,9 @@ All rows, by number of starts, and those with doubtful points (`--with-doubtful`
 Minutes are engine time: starts, warm-up and points of both sides. The three engines of a round take turns *slice by slice* where
 that is worth it (`study.slices`).
 
-`make proof ARGS="--engine llamacpp --engine vllm"` measures 40 rounds on a free and on a busy machine (about six hours an engine;
-`--minutes 30` stops earlier, the same command goes on). On a GPU machine `tests/proof/gpu.sh WHEELS TOKENIZER` does the same in
-30 minutes, with random weights and no network.
+`make proof ARGS="--engine llamacpp --engine vllm"` measures 40 rounds on a free and on a busy machine (hours; the same
+command goes on). On a GPU machine `tests/proof/gpu.sh WHEELS TOKENIZER` does so in 30 minutes, with random weights and no
+network.
 """
 
 
