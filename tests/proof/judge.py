@@ -97,13 +97,14 @@ def start_seconds(run: RunData) -> float:
 
 
 def draws(rounds: Sequence[int], count: int, rng: random.Random) -> Iterator[list[int]]:
-    """Yield sets of `count` rounds, DRAWS at most: all disjoint ones of one order after another."""
+    """Yield sets of `count` rounds, DRAWS at most or all disjoint ones: those of one order after another."""
     drawn: set[frozenset[int]] = set()
+    most = max(DRAWS, len(rounds) // count)
     for _ in range(DRAWS):
         order = rng.sample(rounds, len(rounds))
         for at in range(0, len(order) - count + 1, count):
             some = frozenset(order[at : at + count])
-            if some not in drawn and len(drawn) < DRAWS:
+            if some not in drawn and len(drawn) < most:
                 drawn.add(some)
                 yield sorted(some)
 
