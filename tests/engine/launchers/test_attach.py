@@ -1,6 +1,7 @@
 import socket
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,24 @@ def test_fields_that_a_server_knows_by_another_name(context_of, api, usual, othe
         _, body = compose(OpenAiEngine(), KINDS[api].probe, "m", found.names)
         assert usual not in body
         assert body[other] == KINDS[api].body(KINDS[api].probe, "m", OpenAiEngine.dialect)[usual]
+
+
+@pytest.mark.parametrize(("api", "other"), [("completions", "chat"), ("chat", "completions")])
+def test_a_server_without_the_route_of_the_load_says_which_one_to_set(context_of, api, other):
+    """Before the run: each of its requests would have failed."""
+
+    def script(connection, request):
+        if request.method == "GET" or request.path.endswith("/chat/completions") != (other == "chat"):
+            return 404, {}
+        return 200, b'data: {"choices": [{"text": "yes", "delta": {"content": "yes"}}]}\n\ndata: [DONE]\n\n'
+
+    with ScriptedServer(script) as server:
+        find = partial(AttachLauncher().find, OpenAiEngine(), settings=settings(server.base_url), say=print)
+        with pytest.raises(EngineError) as error:
+            find(context=replace(context_of(), api=api))
+        assert f"set workload.api={other}" in str(error.value)
+        assert error.value.kind == "config"
+        assert find(context=replace(context_of(), api=other)).base_url == server.base_url
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,10 @@ from servebench.cli.command import FILE, config_dir_option, define, session_opti
 from servebench.util.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-    from servebench.contracts.events import Listen
+    from servebench.contracts.events import Event, Events, Listen, Listener
     from servebench.registry.registry import Registry
 
 
@@ -93,8 +95,11 @@ def run_command(
     return run_words(words, verbose=verbose, as_json=as_json, trusted=trusted)
 
 
-def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: bool = False) -> int:
-    """Run what the words describe. Returns the exit code. Raises ServebenchError."""
+def run_words(
+    words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: bool = False, also: Listener | None = None
+) -> int:
+    """Run what the words describe, and tell its events `also` to a listener. Returns the exit code. Raises ServebenchError."""
+    from servebench.contracts.events import Events
     from servebench.registry.registry import registry
     from servebench.report.terminal.display import listeners
     from servebench.study.study import run_study
@@ -102,7 +107,14 @@ def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: 
     if asked := next((word for word in words if word.startswith("tune.")), None):
         raise ConfigError(f"{asked}: words with tune. belong to 'servebench tune'")
     known, words = registry(), _with_model(words)
-    return run_study(words, known, listen=listeners(known, verbose=verbose, as_json=as_json), trusted=trusted)
+    shown = listeners(known, verbose=verbose, as_json=as_json)
+
+    @contextmanager
+    def listen() -> Iterator[Events]:
+        with shown() as events:
+            yield events if also is None else Events((*events.listeners, also), live=events.live)
+
+    return run_study(words, known, listen=listen, trusted=trusted)
 
 
 def print_plan(words: Sequence[str], *, as_json: bool) -> int:
@@ -164,10 +176,18 @@ def print_previews(words: Sequence[str], registry: Registry) -> int:
 def demo_command(words: tuple[str, ...], *, verbose: bool, as_json: bool) -> int:
     """Run three simulated engines on three workloads until they are decided, in three minutes, and write the report."""
     from servebench.cli.main import dispatch
+    from servebench.contracts.events import ResultsStored
 
-    code = run_words(("-m", "experiment=demo", *words), verbose=verbose, as_json=as_json)
-    outputs = next((word.partition("=")[2] for word in words if word.startswith("study.dir=")), "outputs")
-    return code or (0 if as_json else dispatch(["report", "last", "--outputs", outputs]))
+    stored: list[Path] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, ResultsStored):
+            stored.append(event.folder)
+
+    code = run_words(("-m", "experiment=demo", *words), verbose=verbose, as_json=as_json, also=note)
+    if code or as_json:
+        return code
+    return dispatch(["report", stored[-1].name, "--outputs", str(stored[-1].parent)])
 
 
 @define(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -133,7 +134,7 @@ class AttachLauncher(Launcher):
                 model = engine.served_model(context.model)
                 if lists_models:
                     _check_model(http, base_url, engine, model, context)
-                names = _generate_token(http, base_url, engine, model, context)
+                names = _generate_token(http, base_url, engine, model, context, own=True)
                 version = version_of(http, root_of(base_url), engine)
             except httpx.HTTPError as error:
                 raise _unreachable(base_url, error) from error
@@ -154,14 +155,12 @@ class AttachLauncher(Launcher):
 
 
 def _generate_token(
-    http: httpx.Client, base_url: str, engine: Engine, model: str, context: LaunchContext
+    http: httpx.Client, base_url: str, engine: Engine, model: str, context: LaunchContext, *, own: bool = False
 ) -> Mapping[str, str]:
     """Have the server answer a request; return the `Dialect.names` that it needs. Raises EngineError, httpx.HTTPError."""
     try:
-        return (
-            generate_token(http, base_url, engine, model, GENERATE_S, api=context.api, extra=context.body, whole=True)
-            or {}
-        )
+        asked: dict[str, Any] = {"api": context.api, "extra": context.body, "whole": True, "own": own}
+        return generate_token(http, base_url, engine, model, GENERATE_S, **asked) or {}
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise
     except httpx.HTTPError as error:

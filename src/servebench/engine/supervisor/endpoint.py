@@ -25,6 +25,8 @@ from servebench.util.safe_text import in_one_line
 UNAUTHORIZED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 NO_ROUTE = (400, 404, 405, 422, 501)
 """Statuses of servers without this route, or with a model without a chat template."""
+LACKING = (404, 405, 501)
+"""Those of servers without this route, for a request of any kind and length."""
 TEMPORARY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY)
 """Statuses below 500 that may change when a request is sent again."""
 THOUGHT_TOKENS = 256
@@ -105,11 +107,12 @@ def generate_token(
     api: str = "chat",
     extra: Mapping[str, Any] | None = None,
     whole: bool = False,
+    own: bool = False,
 ) -> Mapping[str, str] | None:
-    """Send one real request of a kind in the engine's dialect, or of another kind where the server has no route for it; return at
-    the first content, or with `whole` at the end of the answer. Kinds that generate nothing get the `extra` fields. What is
-    refused with another name of a field is sent again with that name. Returns such names (`Dialect.names`), None if the
-    answer has not said that it is over.
+    """Send one real request of a kind in the engine's dialect, or of another kind where the server has no route for it (with
+    `own` that is an error that names the other kind); return at the first content, or with `whole` at the end of the answer.
+    Kinds that generate nothing get the `extra` fields. What is refused with another name of a field is sent again with that
+    name. Returns such names (`Dialect.names`), None if the answer has not said that it is over.
 
     Raises EngineError if the answer has no content or is an error (kind `not_ready` if that may change, `unauthorized`, else
     `other`), and httpx.HTTPError if there is no answer.
@@ -126,6 +129,10 @@ def generate_token(
             path, body = compose(engine, probe, model, names)
             content = FirstContent(kind.scan())
             problem, ended, try_another = _attempt(http, base_url + path, body, content, deadline, whole=whole)
+            if problem is None and own and isinstance(first_problem, NoRouteError):
+                raise EngineError(
+                    f"{first_problem}; it answers at {path}: set workload.api={name}", kind=FailureKind.CONFIG
+                )
             if problem is None:
                 return names if ended else None
             if not any(name in str(problem) for name in kind.other_names.values()):
@@ -138,6 +145,10 @@ def generate_token(
             break
     assert first_problem is not None
     raise first_problem
+
+
+class NoRouteError(EngineError):
+    """A server has no route for a request."""
 
 
 class BusyError(EngineError):
@@ -192,7 +203,8 @@ def _attempt(
                 return BusyError(f"{url} returned {_refusal(response)}", kind=FailureKind.NOT_READY), False, False
             temporary = status in TEMPORARY or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_ROUTE)
             kind = FailureKind.NOT_READY if temporary else FailureKind.OTHER
-            return EngineError(f"{url} returned {_refusal(response)}", kind=kind), False, status in NO_ROUTE
+            refused = NoRouteError if status in LACKING else EngineError
+            return refused(f"{url} returned {_refusal(response)}", kind=kind), False, status in NO_ROUTE
         try:
             for data in response.iter_bytes():
                 content.feed(data)
