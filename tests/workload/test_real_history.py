@@ -19,7 +19,7 @@ from servebench.workload.ideal_cache import ideal_columns, ideal_hits_of
 from servebench.workload.multi_turn import MultiTurnWorkload
 from support.workloads import requests_of
 
-from .test_sessions import by_session
+from .build.test_sessions import by_session
 
 turns = partial(requests_of, MultiTurnWorkload)
 agents = partial(requests_of, AgentLoopWorkload)
