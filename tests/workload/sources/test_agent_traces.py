@@ -1,6 +1,7 @@
 """Recorded sessions of agents: what is read from a file."""
 
 import json
+import random
 from importlib.resources import files
 
 import pyarrow as pa
@@ -8,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from servebench.util.errors import ConfigError
+from servebench.workload.agent_trace import sessions_of
+from servebench.workload.build.sessions import interleave
 from servebench.workload.sources.agent_traces import AgentJob, AgentStep, SubAgent, agent_jobs, weka_job
 from support.weka import weka_lines, weka_traces
 
@@ -116,6 +119,31 @@ def test_one_agent_stays_one_where_times_are_not_exact(second):
     entries = [request(0.0, 48, hash_ids=[1, 2, 3], api_time=3.0), {**request(2.0, 64), **second}]
     job = weka_job({"requests": entries}, 0)
     assert (len(job.steps), job.sub_agents) == (2, ())
+
+
+def any_list(rng, depth=0):
+    """Entries of an agent in any order of times and blocks, with the number of its requests."""
+    entries, count, tails = [], 0, [[1, 2]]
+    for at in range(rng.randint(1, 9)):
+        blocks = [*rng.choice(tails)[: rng.randint(0, 9)], rng.randint(10, 99)]
+        tails.append(blocks)
+        entries.append(request(rng.randint(0, 9), 64, hash_ids=blocks, api_time=rng.choice([0, 0.2, 5])))
+        count += 1
+        if depth < 2 and rng.random() < 0.3:
+            inner, more = any_list(rng, depth + 1)
+            entries.append({"t": at, "type": "subagent", "status": rng.choice(["completed", "async_launched"])})
+            entries[-1]["requests"] = inner
+            count += more
+    return entries, count
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_each_request_of_any_list_is_sent_once_and_none_waits_for_ever(seed):
+    entries, count = any_list(random.Random(seed))
+    sessions = [session for session, _ in sessions_of(weka_job({"requests": entries}, 0), "j")]
+    for active in (1, 3):
+        order = interleave(sessions, active, random.Random(seed))
+        assert len({(session.name, step) for session, step in order}) == len(order) == count
 
 
 @pytest.mark.parametrize(("stated", "shared"), [("global", True), ("local", False), (None, False)])
