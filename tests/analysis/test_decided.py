@@ -64,6 +64,17 @@ def test_few_starts_that_decide_are_a_verdict_on_every_screen(make_study):
     assert batch.lead == pytest.approx(workload.leads[0].size)
 
 
+@pytest.mark.parametrize(("starts", "requests", "open_levels", "more"), [
+    (1, 8, (1, 4), 2), (2, 8, (1, 4), 1), (3, 8, (), None), (1, 3, (), None),
+])  # fmt: skip
+def test_a_level_of_few_requests_is_open_until_its_starts_have_enough(make_study, starts, requests, open_levels, more):
+    of = {"levels": (1, 4), "requests": requests}
+    path = make_study((engine("a"), load(starts, **of)), (engine("b", 1.5), load(starts, seed=1, **of)))
+    (pair,) = decide_study(read.load_study(path)).pairs
+    assert (pair.open_levels, pair.starts_needed) == (tuple(map(Level, open_levels)), more)
+    assert pair.answered is (starts == 3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("margin", "verdict", "clear"), [("2%", SLOWER, True), ("8%", EQUAL, False)])
 def test_the_margin_of_the_study_is_that_of_every_screen(make_study, margin, verdict, clear):

@@ -6,7 +6,7 @@ from time import monotonic
 
 import click
 
-from proof.judge import coverage_lines, planted, verdict_lines
+from proof.judge import coverage_lines, planted, spreads, verdict_lines
 from proof.page import ProofPart, page, rows_csv
 from proof.studies import NEIGHBOURS, SIDES, Plan, ProofStudy, measure, studies
 from servebench.contracts.stored import mapping
@@ -81,7 +81,7 @@ def judge(study: ProofStudy) -> ProofPart | None:
 
     stored = load_study(study.path) if study.path.exists() else None
     runs = [run for run in stored.runs if run.point_rows] if stored else []
-    if stored is None or not runs:
+    if stored is None or not runs or study.kind == "learn":
         return None
     git = runs[0].manifest.get("git")
     commit = f"commit {git['commit'][:9]}" if isinstance(git, dict) and git.get("commit") else "no commit"
@@ -99,12 +99,14 @@ def judge(study: ProofStudy) -> ProofPart | None:
     said += (
         f"measured from {local_time(stored.state.get('started_s'))}, {commit}; points of {load.get('duration_s')} s. "
     )
-    if study.long:
+    if study.kind != "rounds":
+        learned = ", after learn-noise" * (study.kind == "long_learned")
+        of = f"{study.neighbour}{learned}"
         return ProofPart(
             engine=study.engine,
-            neighbour=f"{study.neighbour}, long run",
-            text=f"{said}{rounds} points at each level, each judged by the mean of the others.",
-            lines=[*coverage_lines(stored, study.engine, study.neighbour)],
+            neighbour=f"{study.neighbour}, long run{learned}",
+            text=f"{said}{rounds} points at each level, each judged by the mean of the others. {spreads(runs[0])}",
+            lines=[*coverage_lines(stored, study.engine, of)],
         )
     return ProofPart(
         engine=study.engine,

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from statistics import fmean, mean, stdev
+from statistics import fmean, mean, median, stdev
 from typing import TYPE_CHECKING, Any
 
 from proof.studies import SIDES
@@ -200,6 +200,20 @@ def coverage_lines(study: StudyData, engine: str, neighbour: str) -> Iterator[Pr
                             levels=" ".join(dict.fromkeys(str(level) for _, level in sorted(starts, key=lambda k: k[1]))),
                             starts=1, trials=len(inside), independent=len(inside),
                             counts={"inside": mean(inside)})  # fmt: skip
+
+
+def spreads(run: RunData) -> str:
+    """Return by how much the throughput of the points of a run really varied, and what their intervals allowed for."""
+    rows = [row for row in run.point_rows if row.verdict != "void" and row.output_throughput_tok_s]
+    found = []
+    for level in sorted({row.level for row in rows}):
+        own = [row for row in rows if row.level == level]
+        known = [ends for row in own if (ends := (row.output_throughput_tok_s_low, row.output_throughput_tok_s_high))[0]]
+        if len(own) > 1 and known:
+            sd = stdev(math.log(row.output_throughput_tok_s) for row in own)
+            half = median(math.log(high / low) / 2 for low, high in known)
+            found.append(f"{level.words} {100 * 1.96 * sd:.0f}% and {100 * half:.0f}%")
+    return f"Throughput from point to point (1.96 sd), and half an interval (median): {'; '.join(found)}." if found else ""
 
 
 def planted(base: RunData, changed: RunData) -> dict[Level, tuple[float, float, float]]:

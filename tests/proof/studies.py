@@ -1,4 +1,5 @@
-"""What is measured: for each engine and each state of the machine a study of equal and changed engines, and a long one.
+"""What is measured: for each engine and each state of the machine a study of equal and changed engines, and a long one; then one
+long point from which the product learns how the engine wanders here, and long studies that know it.
 
 A *round* is one fresh start each of `base`, of `twin` (the same engine with the same settings) and of `changed`. All is measured
 by the public commands, so what a kill interrupts `servebench resume` continues.
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 SIDES = ("base", "twin", "changed")
 NEIGHBOURS = ("none", "busy")
 Settings = Mapping[str, object]
+Kind = Literal["rounds", "long", "learn", "long_learned"]
+"""`rounds` of fresh starts; a `long` study of one start of `base`; one long point of it to `learn` from; the long study again."""
 NO_SETTINGS: Settings = {}
 STOP_S = 120
 """How long an interrupted study may take to stop its engines."""
@@ -105,18 +108,18 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class ProofStudy:
-    """One study of the plan. A `long` one has one start of `base`."""
+    """One study of the plan, of this `kind`."""
 
     engine: str
     neighbour: str
-    long: bool = False
+    kind: Kind = "rounds"
     of: ProofEngine = field(repr=False)
     plan: Plan = field(repr=False)
 
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return f"proof_{self.engine}_{self.neighbour}" + "_long" * self.long
+        return f"proof_{self.engine}_{self.neighbour}{'' if self.kind == 'rounds' else f'_{self.kind}'}"
 
     @property
     def path(self) -> Path:
@@ -138,7 +141,9 @@ class ProofStudy:
         load += ["load.until=null", "load.order=interleaved", "engine.reuse=false"]
         rest = [f"study.dir={self.plan.outputs}", f"study.name={self.name}", "tracking=none", *self.of.words]
         chosen = ["engine=proof_base", f"load.repeats={self.plan.long_points}"]
-        if not self.long:
+        if self.kind == "learn":
+            chosen, load = chosen[:1], ["load=long", f"load.concurrency=[{self.plan.levels[-1]}]"]
+        if self.kind == "rounds":
             chosen = ["-m", f"engine={','.join(f'proof_{side}' for side in SIDES)}", f"study.starts={self.plan.rounds}"]
         return [*chosen, "--config-dir", str(folder), *load, *rest, *self.plan.words]
 
@@ -172,11 +177,10 @@ def studies(
             )
         one = known[name]
         one = replace(one, settings={**one.settings, **settings}, change={**one.change, **change})
-        found += [
-            ProofStudy(engine=name, neighbour=neighbour, long=long, of=one, plan=plan)
-            for neighbour in neighbours
-            for long in (False, True)
-        ]
+        order: list[tuple[str, Kind]] = [(neighbour, kind) for neighbour in neighbours for kind in ("rounds", "long")]
+        # on a busy machine nothing is learned
+        order += [("none", "learn"), *((neighbour, "long_learned") for neighbour in neighbours)]
+        found += [ProofStudy(engine=name, neighbour=neighbour, kind=kind, of=one, plan=plan) for neighbour, kind in order]
     return found
 
 

@@ -136,12 +136,14 @@ def stored_starts(one):
 def test_an_interrupted_proof_goes_on(tmp_path):
     """By the public commands, on simulated engines: each start is fresh, and those stored are kept."""
     plan = Plan(outputs=tmp_path, levels=(1, 4), rounds=2, seconds=6, long_points=2, words=SIMULATED)
-    short, long = studies(["llamacpp"], ["none"], plan, change={"max_num_seqs": 1})
+    short, long, learn, learned = studies(["llamacpp"], ["none"], plan, change={"max_num_seqs": 1})
     assert not measure(short, time.monotonic() + 2)
     assert not short.finished
     kept = stored_starts(short)
     assert measure(short, math.inf)
-    assert measure(long, math.inf)
+    assert all(measure(one, math.inf) for one in (long, learn, learned))
+    priors = [{row.interval_prior for row in load_study(one.path).runs[0].point_rows} for one in (long, learned)]
+    assert priors == [{"flat"}, {"proof_llamacpp_none_learn/00_proof-base_short/c4-r0"}]
     found = stored_starts(short)
     assert kept <= found
     rounds = {(name, repeat, level) for name, repeat, level, _ in found}
@@ -160,4 +162,6 @@ def test_an_interrupted_proof_goes_on(tmp_path):
         "none",
     ]
     subprocess.run([*command, "--minutes", "0"], check=True, env={"PYTHONPATH": str(Path(__file__).parents[1])})
-    assert "2 rounds; changed: max_num_seqs=1" in (tmp_path / "p.md").read_text()
+    text = (tmp_path / "p.md").read_text()
+    assert "2 rounds; changed: max_num_seqs=1" in text
+    assert "long run, after learn-noise" in text

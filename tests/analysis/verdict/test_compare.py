@@ -13,7 +13,7 @@ from servebench.analysis.stored_runs import samples_of
 from servebench.analysis.verdict.compare import compare
 from servebench.analysis.verdict.families import AskedPair, corrected, holm
 from servebench.analysis.verdict.model import ComparedPoint, Side
-from servebench.analysis.verdict.reasons import Method, MethodKind, ReasonKind
+from servebench.analysis.verdict.reasons import TOO_FEW, Method, MethodKind, ReasonKind
 from servebench.analysis.within_run import log_interval, statistic
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
@@ -217,6 +217,16 @@ def test_several_starts_tell_throughputs_apart_however_few_requests_each_has(sid
     assert known["ttft_ms_p50"].result == "not enough data"
 
 
+@pytest.mark.parametrize(("starts", "requests", "kind", "needed"), [
+    (1, 8, ReasonKind.FEW_REQUESTS_YET, 2), (2, 8, ReasonKind.FEW_REQUESTS_YET, 1), (2, 3, ReasonKind.FEW_REQUESTS, 12),
+    (3, 3, ReasonKind.FEW_REQUESTS, 12),
+])  # fmt: skip
+def test_how_many_starts_lack_for_a_throughput_of_few_requests(side, starts, requests, kind, needed):
+    few = {"starts": starts, "requests": requests, "level": 1}
+    row = rows(one(side("a", seed=1, **few), side("b", seed=2, **few)))["output_throughput_tok_s"]
+    assert [(reason.kind, reason.needed) for reason in row.reasons] == [(kind, needed)]
+
+
 def test_few_requests_that_escaped_a_busy_machine_leave_the_throughput(side):
     """Of the others only latencies are lost."""
 
@@ -230,9 +240,9 @@ def test_few_requests_that_escaped_a_busy_machine_leave_the_throughput(side):
     def kinds(found):
         return {name: [reason.kind for reason in row.reasons] for name, row in rows(found).items()}
 
-    assert ReasonKind.FEW_REQUESTS in kinds(one(a, b))["output_throughput_tok_s"]
+    assert ReasonKind.FEW_REQUESTS_YET in kinds(one(a, b))["output_throughput_tok_s"]
     found = kinds(one(left_out(a), left_out(b)))
-    assert ReasonKind.FEW_REQUESTS not in found["output_throughput_tok_s"]
+    assert not {*TOO_FEW} & {*found["output_throughput_tok_s"]}
     assert ReasonKind.FEW_REQUESTS in found["ttft_ms_p50"]
 
 

@@ -219,9 +219,11 @@ def open_pair(
     voids = voids or {}
     counts = {level: 0 for level, one in voids.items() if one.kind is ReasonKind.VOID_TO_REPLACE}
     counts |= {row.level: row.starts.fewest for row in rows if row.starts is not None}
+    waiting = {row.level for row in rows if row.has(ReasonKind.FEW_REQUESTS_YET)}
+    counts |= dict.fromkeys(waiting, 0)
     for_good = {level for level, one in voids.items() if one.kind is ReasonKind.VOID_FOR_GOOD}
     kept = [count for level, count in counts.items() if level not in for_good] or counts.values()
-    known = [row.judged(OPEN if row.starts is not None else NOT_COMPARED) for row in rows]
+    known = [row.judged(OPEN if row.starts is not None or row.level in waiting else NOT_COMPARED) for row in rows]
     return OpenPair(rows, sides, min(kept, default=0), voids, between(*sides, margin, known))
 
 
@@ -237,6 +239,10 @@ def _forecast(pair: OpenPair, looks: Sequence[int], gate: GateQuestion | None) -
     """What was found, with what void points leave open, and for an open pair with the starts that would decide it, if the spread
     stays what it is and the difference is what its error leaves of it."""
     found = replace(pair.found, rows=tuple(_with_void(pair.found.rows, pair.voids)))
+    lacking = [one for row in pair.rows for one in row.reasons if one.kind is ReasonKind.FEW_REQUESTS_YET]
+    if lacking and not found.answered:
+        # none of its starts was looked at
+        return replace(found, starts_needed=max(one.needed for one in lacking))
     look = Look(StartComparison(pair.rows, *pair.sides, pair.starts, MethodKind.LOOKS), pair.starts)
     if found.answered or pair.starts < 1:
         return found

@@ -141,6 +141,10 @@ def _question(
     requests = min(sum(own) if _shows_spread(own) else _typical(own) for own in counts)
     if metric.percent is None and 0 < requests < metric.requests_min:
         kind, fewest = ReasonKind.FEW_REQUESTS, requests
+        lacking_starts = SPREAD_STARTS - min(map(len, counts))
+        if lacking_starts > 0 and SPREAD_STARTS * requests >= metric.requests_min:
+            reason = Reason(ReasonKind.FEW_REQUESTS_YET, count=requests, needed=lacking_starts)
+            return replace(missing_row(level, metric, reason), competes=True)
     if fewest < metric.requests_min:
         reason = Reason(kind, count=fewest, needed=metric.requests_min)
         return replace(missing_row(level, metric, reason), competes=True)

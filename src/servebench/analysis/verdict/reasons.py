@@ -20,6 +20,7 @@ class ReasonKind(StrEnum):
     VOID_FOR_GOOD = "void_for_good"
     """A point of the level is void and is not measured again (`codes`, `taker`, `needed`: the starts in which it was tried)."""
     FEW_REQUESTS = "few_requests"  # a start has too few requests for the metric (`count`, `needed`)
+    FEW_REQUESTS_YET = "few_requests_yet"  # the same, and `needed` more starts suffice (`count`)
     FEW_SLICES = "few_slices"  # a start has too few slices of time for the metric (`count`, `needed`)
     REQUESTS_FAILED = "requests_failed"  # more requests failed than leave the metric a finite value
     WIDENED = "widened"  # warnings of a known size widen the interval (`share`, `codes`)
@@ -53,7 +54,7 @@ class Method:
     slice_by_slice: bool = False
 
 
-TOO_FEW = (ReasonKind.FEW_REQUESTS, ReasonKind.FEW_SLICES)
+TOO_FEW = (ReasonKind.FEW_REQUESTS, ReasonKind.FEW_REQUESTS_YET, ReasonKind.FEW_SLICES)
 """Reasons for which a ratio would mean nothing."""
 MORE_STARTS_HELP = (ReasonKind.INTERVAL_TOO_WIDE, ReasonKind.MAY_BE_CHANCE)
 """Reasons that more starts remove, of a comparison whose number of starts was fixed before."""

@@ -36,6 +36,9 @@ REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.VOID_TO_REPLACE: lambda one: f"void point (another start may replace it): {_codes(one)}",
     ReasonKind.VOID_FOR_GOOD: lambda one: f"void point in {one.needed} starts, not measured again: {_codes(one)}",
     ReasonKind.FEW_REQUESTS: lambda one: f"{one.count} requests in a start, {one.needed} are needed",
+    ReasonKind.FEW_REQUESTS_YET: lambda one: (
+        f"{one.count} requests in a start are few: {one.needed} more start{'s' * (one.needed > 1)} of each, or longer points"
+    ),
     ReasonKind.FEW_SLICES: lambda one: f"{one.count} slices of time, {one.needed} are needed",
     ReasonKind.REQUESTS_FAILED: lambda _: "too many requests failed for a finite value: see failed requests",
     ReasonKind.WIDENED: lambda one: f"wider by {one.share:.1%} for {_codes(one)}",
