@@ -50,10 +50,11 @@ class EngineSettings(StrictSettings):
     """Settings that all engines share, in one vocabulary; null means the engine's own default.
 
     `port` 0 means any free port. `extra_args` maps a flag of the engine (without its dashes) to a value: true is a
-    bare flag, null and false leave it out, a list repeats it. `env` is added to the engine's environment. `request_timings` has
-    the engine report its own times with each answer, if it can; `spans` also receives its OpenTelemetry spans at `spans_address`
-    (port 0: any free one), and `after_load` also asks it after the load for the times that it has kept. `age` is that of the
-    server at each point (`contracts.age`): `fresh`, `warm` or a time such as `60m`; null: as it comes.
+    bare flag, null and false leave it out, a list gives several values, as the engine reads them. `env` is added to the engine's
+    environment. `request_timings` has the engine report its own times with each answer, if it can; `spans` also receives its
+    OpenTelemetry spans at `spans_address` (port 0: any free one), and `after_load` also asks it after the load for the times that
+    it has kept. `age` is that of the server at each point (`contracts.age`): `fresh`, `warm` or a time such as `60m`; null: as it
+    comes.
     """
 
     name: str

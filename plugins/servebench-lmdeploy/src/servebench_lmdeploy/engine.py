@@ -39,6 +39,7 @@ FLAGS = FlagTable(
     # off is the default, and there is no flag for it
     switches={"prefix_caching": (["--enable-prefix-caching"], [])},
     unsupported_reasons={"seed": "requests carry one (workload.seed)"},
+    several_values=True,
 )
 
 METRICS = {

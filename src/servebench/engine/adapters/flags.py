@@ -22,11 +22,14 @@ SHARED_SETTINGS = (
 @dataclass(frozen=True, kw_only=True)
 class FlagTable:
     """How an engine spells the shared settings. `flags` maps a setting to its flag; `switches` maps a boolean setting to the
-    arguments for true and for false. Any other shared setting is unsupported; `unsupported_reasons` explains why."""
+    arguments for true and for false. Any other shared setting is unsupported; `unsupported_reasons` explains why.
+
+    Flags with `several_values` take a whole list at once (argparse's nargs): only the last of repeated ones would count."""
 
     flags: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
     unsupported_reasons: Mapping[str, str] = field(default_factory=dict)
+    several_values: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError for a key that is not a shared setting: its flag would never be written."""
@@ -52,7 +55,7 @@ class FlagTable:
     def command(self, settings: EngineSettings, *arguments: str, env: Mapping[str, str] | None = None) -> Command:
         """Return the command of these arguments, the shared settings and `extra_args`. `engine.env` overrides `env`."""
         return Command(
-            argv=(*arguments, *self.arguments(settings), *extra_arguments(settings.extra_args)),
+            argv=(*arguments, *self.arguments(settings), *extra_arguments(settings.extra_args, self.several_values)),
             env={**(env or {}), **settings.env},
         )
 
@@ -88,20 +91,22 @@ def flag_name(flag: str) -> str:
     return flag.lstrip("-").replace("_", "-")
 
 
-def extra_arguments(extra: Mapping[str, Any]) -> list[str]:
-    """Return `extra_args` as arguments: true gives a bare flag, null and false omit it, a list repeats it, a mapping is
-    written as JSON."""
+def extra_arguments(extra: Mapping[str, Any], several_values: bool = False) -> list[str]:
+    """Return `extra_args` as arguments: true gives a bare flag, null and false omit it, a list repeats it or, with
+    `several_values`, is written after one flag; a mapping is written as JSON."""
     arguments: list[str] = []
     for name, setting in extra.items():
         flag = name if name.startswith("-") else f"--{name}"
-        for value in setting if isinstance(setting, (list, tuple)) else [setting]:
-            if value is None or value is False:
-                continue
-            if value is True:
-                arguments.append(flag)
-            else:
-                arguments += [flag, json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)]
+        listed = setting if isinstance(setting, (list, tuple)) else [setting]
+        values = [[] if one is True else [_argument(one)] for one in listed if one is not None and one is not False]
+        if several_values and values:
+            values = [[word for own in values for word in own]]
+        arguments += [word for own in values for word in (flag, *own)]
     return arguments
+
+
+def _argument(value: object) -> str:
+    return json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)
 
 
 SPANS_DELAY_MS = 1000

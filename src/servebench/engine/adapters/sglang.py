@@ -38,6 +38,7 @@ FLAGS = FlagTable(
     },
     # the radix cache is on unless it is turned off: it has no flag to turn it on
     switches={"prefix_caching": ([], ["--disable-radix-cache"])},
+    several_values=True,
 )
 
 

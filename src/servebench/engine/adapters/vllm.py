@@ -35,6 +35,7 @@ FLAGS = FlagTable(
         "seed": "--seed",
     },
     switches={"prefix_caching": (["--enable-prefix-caching"], ["--no-enable-prefix-caching"])},
+    several_values=True,
 )
 
 
