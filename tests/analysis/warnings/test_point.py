@@ -209,6 +209,8 @@ CASES = {
     "more hits than a chat template's": case("cache_contaminated", ["30%"],
         of=records(200, of=200, prompt_tokens=158, planned_prompt_tokens=128), prefix_cache_hit_rate=0.3),
     "cache hits": case("cache_contaminated", ["92%"], prefix_cache_hit_rate=0.92),
+    "hits of another workload": case("cache_contaminated", ["98%"], workload="short", prefix_cache_hit_rate=0.98,
+        prefix_cache_hit_rate_ideal=0.01),
     "hits that were not reached": case("hit_rate_missed", ["80.0%", "75.0%"],
         prefix_cache_hit_rate_asked=0.8, prefix_cache_hit_rate=0.75),
     "hits that nobody counts": case("hit_rate_missed", ["50.0%"], prefix_cache_hit_rate_asked=0.5),
@@ -461,3 +463,14 @@ def test_timings_that_do_not_add_up_are_a_mark(requests: list[Record], words: st
     if found is not None and words is not None:
         assert words in found.message
         assert found.mark
+
+
+@pytest.mark.parametrize(("cache", "best", "told"), [
+    ("cold", 0.02, True), ("cold", 0.5, False), ("cold", None, False), ("warm", 0.02, False), ("as_is", 0.02, False),
+])  # fmt: skip
+def test_prompts_that_share_little_are_not_in_a_cache_unless_others_left_them(
+    cache: str, best: float | None, told: bool
+) -> None:
+    row = {"workload": "trace", "prefix_cache_hit_rate": 0.9, "prefix_cache_hit_rate_ideal": best}
+    found = judge(row, run=settings(exact_output=True, cache=cache))
+    assert [one.code for one in found] == ["cache_contaminated"] * told
