@@ -209,8 +209,7 @@ def once(tool: Tool, level: Level, tokenizer: str) -> dict[str, float | None] | 
                 reported = tool.read(run)
             except (KeyError, ValueError, OSError, StopIteration) as error:
                 return f"cannot read its result: {error!r}"
-        lines = [line.split() for line in truth_file.read_text().splitlines()]
-        stamps = [[int(field) for field in fields[1:]] for fields in lines]
+        stamps = [[int(field) for field in line.split()[1:]] for line in truth_file.read_text().splitlines()]
         true_ttft = sum(s[1] - s[0] for s in stamps) / len(stamps) / 1e6
         true_itl = sum(s[-1] - s[1] for s in stamps) / sum(len(s) - 2 for s in stamps) / 1e6
         ordered = sorted((s[1] - s[0]) / 1e6 for s in stamps)
@@ -254,7 +253,7 @@ def table(chosen: Sequence[Tool], level: Level, tokenizer: str) -> str:
         if isinstance(found, str):
             lines.append(f"| {tool.name} | {found[:100]} | | | | | | {busy:.1f} |")
             continue
-        cpu_us = 1e6 * (found["cpu_s"] - idle_s) / found["events"]
+        cpu_us = 1e6 * ((found["cpu_s"] or 0.0) - idle_s) / (found["events"] or 1)
         lines.append(
             f"| {tool.name} | {_signed(found['ttft_error_ms'])} / {_signed(found['ttft_p99_error_ms'])} "
             f"| {_signed(found['itl_error_ms'])} | {cpu_us:.3g} | {found['tokens_s']:.0f} "

@@ -17,10 +17,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import truth
 
-SETTINGS = {"ttft_us": 50_000, "itl_us": 20_000, "tokens": 100, "rounds": 4}
+SETTINGS: dict[str, Any] = {"ttft_us": 50_000, "itl_us": 20_000, "tokens": 100, "rounds": 4}
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
+from servebench.contracts.phase import PhaseFacts
 from servebench.load.client.spool import read_spool
 from servebench.load.coordinator.drive import drive, worker_spools
 from servebench.measure import derive
@@ -127,12 +128,11 @@ def measure(
             spool.touch()
             target = Target(host="127.0.0.1", port=port)
             report = drive(target, plan, spool=spool, watch=lambda counts: None, workers=workers)
+        facts = PhaseFacts(run_id="", point="", warmup=False, concurrency=streams, repeat=0, planned={})
         events, merged, failed, measured = 0, 0, 0, {}
         for path in worker_spools(spool, workers):
             for exchange in read_spool(path):
-                record = derive.record(
-                    exchange, run_id="", point="", warmup=False, planned_prompt_tokens=None, asked_output_tokens=None
-                )
+                record = derive.record(exchange, facts)
                 events += len(record.event_ns)
                 merged += record.reads_merged
                 failed += record.outcome != "ok"
@@ -158,7 +158,7 @@ def limit(*, streams: int, ttft_us: int, itl_us: int, tokens: int, rounds: int =
         folder = Path(name)
         program = build_program(folder, "epoll_client")
         with server(folder, ttft_us, itl_us, tokens) as (port, truth_file):
-            words = [program, str(port), str(streams), str(streams * rounds), str(tokens)]
+            words = [str(program), str(port), str(streams), str(streams * rounds), str(tokens)]
             done = subprocess.run(words, check=True, capture_output=True, text=True)
         found = json.loads(done.stdout)
         truth = read_truth(truth_file)

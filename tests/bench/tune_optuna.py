@@ -45,6 +45,10 @@ def tpe(study: SimulatedTune, budget_s: float) -> Chosen:
     return Chosen(regret=study.regret(str(search.best_trial.params["candidate"])), seconds=study.spent_s)
 
 
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -53,7 +57,7 @@ def main() -> int:
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     methods = {**METHODS, f"Optuna {optuna.__version__}: TPE, Wilcoxon pruner, same time": tpe}
-    sys.stdout.write(tune_page(options.repetitions, options.seed, lambda line: sys.stderr.write(f"{line}\n"), methods))
+    sys.stdout.write(tune_page(options.repetitions, options.seed, _say, methods))
     return 0
 
 

@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import orjson
@@ -21,7 +22,7 @@ import truth
 from servebench.load.client import job
 from servebench.load.coordinator import worker_process
 
-LEVELS = {
+LEVELS: dict[str, dict[str, Any]] = {
     "64": {"streams": 64, "ttft_us": 100_000, "itl_us": 20_000, "tokens": 60},
     "1000": {"streams": 1000, "ttft_us": 500_000, "itl_us": 50_000, "tokens": 40},
     "flood": {"streams": 64, "ttft_us": 1000, "itl_us": 0, "tokens": 3000},
@@ -48,7 +49,8 @@ def worker_of(checkout: Path) -> Iterator[None]:
 
 def compare_checkouts(base: Path, level: str, pairs: int) -> dict[str, object]:
     """Measure both workers in turns and return the medians and the ratio of CPU time per event."""
-    ours, theirs = [], []
+    ours: list[dict[str, float]] = []
+    theirs: list[dict[str, float]] = []
     for number in range(pairs):
         # the second of a pair may meet a warmer machine: change the order
         for turn in (0, 1) if number % 2 else (1, 0):

@@ -204,16 +204,19 @@ def coverage_lines(study: StudyData, engine: str, neighbour: str) -> Iterator[Pr
 
 def spreads(run: RunData) -> str:
     """Return by how much the throughput of the points of a run really varied, and what their intervals allowed for."""
-    rows = [row for row in run.point_rows if row.verdict != "void" and row.output_throughput_tok_s]
-    found = []
+    rows, found = [row for row in run.point_rows if row.verdict != "void"], []
     for level in sorted({row.level for row in rows}):
         own = [row for row in rows if row.level == level]
-        known = [ends for row in own if (ends := (row.output_throughput_tok_s_low, row.output_throughput_tok_s_high))[0]]
-        if len(own) > 1 and known:
-            sd = stdev(math.log(row.output_throughput_tok_s) for row in own)
-            half = median(math.log(high / low) / 2 for low, high in known)
+        logs, lows, highs = (
+            [math.log(value) for row in own if (value := row.get(f"{THROUGHPUT}{end}"))]
+            for end in ("", "_low", "_high")
+        )
+        if len(logs) > 1 and lows and len(lows) == len(highs):
+            sd, half = stdev(logs), median((high - low) / 2 for low, high in zip(lows, highs, strict=True))
             found.append(f"{level.words} {100 * 1.96 * sd:.0f}% and {100 * half:.0f}%")
-    return f"Throughput from point to point (1.96 sd), and half an interval (median): {'; '.join(found)}." if found else ""
+    return (
+        f"Throughput from point to point (1.96 sd), and half an interval (median): {'; '.join(found)}." if found else ""
+    )
 
 
 def planted(base: RunData, changed: RunData) -> dict[Level, tuple[float, float, float]]:

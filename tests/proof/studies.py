@@ -177,10 +177,13 @@ def studies(
             )
         one = known[name]
         one = replace(one, settings={**one.settings, **settings}, change={**one.change, **change})
-        order: list[tuple[str, Kind]] = [(neighbour, kind) for neighbour in neighbours for kind in ("rounds", "long")]
+        each: tuple[Kind, ...] = ("rounds", "long")
+        order: list[tuple[str, Kind]] = [(neighbour, kind) for neighbour in neighbours for kind in each]
         # on a busy machine nothing is learned
         order += [("none", "learn"), *((neighbour, "long_learned") for neighbour in neighbours)]
-        found += [ProofStudy(engine=name, neighbour=neighbour, kind=kind, of=one, plan=plan) for neighbour, kind in order]
+        found += [
+            ProofStudy(engine=name, neighbour=neighbour, kind=kind, of=one, plan=plan) for neighbour, kind in order
+        ]
     return found
 
 

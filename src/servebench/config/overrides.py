@@ -142,7 +142,9 @@ def _unreadable(text: str, error: HydraException) -> str:
         return f"{text}: an override has no spaces around ="
     reason = summarize_error(error).split(" expecting {", 1)[0]
     reason = "it has a character that needs quotes" if reason.startswith("lexerNoViable") else reason
-    return f"{text}: invalid override ({reason}); close brackets and quotes, and quote text with , = [ ] {{ }} or spaces"
+    return (
+        f"{text}: invalid override ({reason}); close brackets and quotes, and quote text with , = [ ] {{ }} or spaces"
+    )
 
 
 def sweep(overrides: Sequence[Override], composer: Composer) -> tuple[list[list[str]], list[Problem]]:
