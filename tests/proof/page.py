@@ -64,9 +64,11 @@ def _section(part: ProofPart) -> list[str]:
     rows = [_cells(line) for line in part.lines if _in_summary(line, part.lines)]
     if not rows:
         return [*lines, "Not enough rounds to judge anything yet.", ""]
-    asked_of = ("question", "users", "judged by", "starts a side", "minutes")
-    head = (*asked_of, "share", "95% interval", "bar", "verdict")
-    return [*lines, *table(head, rows, left=(0, 1, 2)), ""]
+    head = ("question", "users", "judged by", "starts a side", "minutes", "share", "95% interval", "bar", "verdict")
+    if all(line.method == "long run" for line in part.lines):
+        kept = [0, 5, 6, 7, 8]
+        head, rows = tuple(head[at] for at in kept), [[row[at] for at in kept] for row in rows]
+    return [*lines, *table(head, rows, left=(0, 1, 2) if len(head) > 5 else (0,)), ""]
 
 
 def _in_summary(line: ProofLine, lines: Sequence[ProofLine]) -> bool:
@@ -90,7 +92,7 @@ def asked(line: ProofLine) -> tuple[str, tuple[float, float, float], float | Non
         return "equal engines called different", line.share(*ANY), WRONG_MAX, True
     if line.question == "changed":
         return "change found", line.share(*FOUND), None, False
-    return f"{line.question} holds the long run's", line.share("inside"), HOLDS_MIN, False
+    return f"{line.question} holds", line.share("inside"), HOLDS_MIN, False
 
 
 def _cells(line: ProofLine) -> list[str]:

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def record(
     gc.freeze()
     size = round(block * CHARACTERS_PER_TOKEN)
     hashing = {"salt": salt or secrets.token_hex(SALT_BYTES), "block_bytes": size}
-    counts = asyncio.run(_serve(url, file, listener, hashing, say))
+    counts = _run(_serve(url, file, listener, hashing, say))
     more = "".join(f", {counts[name]} {name}" for name in ("cancelled", "failed") if counts.get(name))
     requests, sessions, prompt, output = (counts.get(name, 0) for name in ("requests", "sessions", "input", "output"))
     say(f"{file}: {requests} requests of {sessions} sessions, {prompt} tokens in, {output} out{more}")
@@ -65,6 +65,15 @@ def record(
         say(f"replay it: servebench endpoint={url} workload=trace workload.path={file} load=replay")
     else:
         say(f"only requests to {', '.join(one.path for one in KINDS.values())} are recorded; others are passed on")
+
+
+def _run(what: Coroutine[Any, Any, dict[str, int]]) -> dict[str, int]:
+    """Run it in uvloop's event loop where that is installed: it passes a token on in about half the time."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(what)
+    return uvloop.run(what)
 
 
 async def _serve(
