@@ -100,7 +100,7 @@ def judge(study: ProofStudy) -> ProofPart | None:
         f"measured from {local_time(stored.state.get('started_s'))}, {commit}; points of {load.get('duration_s')} s. "
     )
     if study.kind != "rounds":
-        learned = ", after learn-noise" * (study.kind == "long_learned")
+        learned = ", after a long point" * (study.kind == "long_learned")
         of = f"{study.neighbour}{learned}"
         return ProofPart(
             engine=study.engine,

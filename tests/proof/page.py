@@ -72,9 +72,9 @@ def _section(part: ProofPart) -> list[str]:
 
 
 def _in_summary(line: ProofLine, lines: Sequence[ProofLine]) -> bool:
-    """Whether it is one of the rows that the page shows: of comparisons those with the most starts that leave four disjoint ones,
-    else the fewest, without earlier starts."""
-    if line.doubtful:
+    """Whether it is one of the rows that the page shows, of all levels together: of comparisons those with the most starts that
+    leave four disjoint ones, else the fewest, without earlier starts."""
+    if line.doubtful or len(line.levels) < max(len(one.levels) for one in lines):
         return False
     if line.method != "compare":
         return True

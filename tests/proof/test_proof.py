@@ -164,4 +164,4 @@ def test_an_interrupted_proof_goes_on(tmp_path):
     subprocess.run([*command, "--minutes", "0"], check=True, env={"PYTHONPATH": str(Path(__file__).parents[1])})
     text = (tmp_path / "p.md").read_text()
     assert "2 rounds; changed: max_num_seqs=1" in text
-    assert "long run, after learn-noise" in text
+    assert "long run, after a long point" in text
