@@ -105,7 +105,7 @@ def judge(study: ProofStudy) -> ProofPart | None:
         return ProofPart(
             engine=study.engine,
             neighbour=f"{study.neighbour}, long run{learned}",
-            text=f"{said}{rounds} points at each level; the interval of each should hold the mean of the others. {spreads(runs[0])}",
+            text=f"{said}{rounds} points at each level. {spreads(runs[0])}",
             lines=[*coverage_lines(stored, study.engine, of)],
         )
     return ProofPart(

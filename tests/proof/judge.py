@@ -214,9 +214,7 @@ def spreads(run: RunData) -> str:
         if len(logs) > 1 and lows and len(lows) == len(highs):
             sd, half = stdev(logs), median((high - low) / 2 for low, high in zip(lows, highs, strict=True))
             found.append(f"{level.words} {100 * 1.96 * sd:.0f}% and {100 * half:.0f}%")
-    return (
-        f"Throughput from point to point (1.96 sd), and half an interval (median): {'; '.join(found)}." if found else ""
-    )
+    return f"1.96 sd of throughput, and half an interval: {'; '.join(found)}." if found else ""
 
 
 def planted(base: RunData, changed: RunData) -> dict[Level, tuple[float, float, float]]:

@@ -26,8 +26,8 @@ Comparisons of k starts a side are drawn from the rounds at random and overlap: 
 the disjoint ones, rounds / k. *met*: the whole interval keeps the bar; *not met*: it breaks it; *open*: more rounds can tell.
 All rows, by number of starts, and those with doubtful points (`--with-doubtful`), are in [proof.csv]({csv}).
 
-Minutes are engine time: starts, warm-up and points of both sides. The three engines of a round take turns *slice by slice* where
-that is worth it (`study.slices`).
+Minutes are engine time: starts, warm-up and points of both sides. A *long run* has many points of one start: the interval of each
+should hold the mean of the others in at least 90%.
 
 `make proof ARGS="--engine llamacpp --engine vllm"` measures 40 rounds on a free and on a busy machine (hours; the same
 command goes on). On a GPU machine `tests/proof/gpu.sh WHEELS TOKENIZER` does so in 30 minutes, with random weights and no
@@ -64,10 +64,20 @@ def _section(part: ProofPart) -> list[str]:
     rows = [_cells(line) for line in part.lines if _in_summary(line, part.lines)]
     if not rows:
         return [*lines, "Not enough rounds to judge anything yet.", ""]
-    head = ("question", "users", "judged by", "starts a side", "minutes", "share", "95% interval", "bar", "verdict")
+    head: tuple[str, ...] = (
+        "question",
+        "users",
+        "judged by",
+        "starts a side",
+        "minutes",
+        "share",
+        "95% interval",
+        "bar",
+        "verdict",
+    )
     if all(line.method == "long run" for line in part.lines):
-        kept = [0, 5, 6, 7, 8]
-        head, rows = tuple(head[at] for at in kept), [[row[at] for at in kept] for row in rows]
+        kept = [0, 5, 6, 8]
+        head, rows = ("interval of", *(head[at] for at in kept[1:])), [[row[at] for at in kept] for row in rows]
     return [*lines, *table(head, rows, left=(0, 1, 2) if len(head) > 5 else (0,)), ""]
 
 
@@ -92,7 +102,7 @@ def asked(line: ProofLine) -> tuple[str, tuple[float, float, float], float | Non
         return "equal engines called different", line.share(*ANY), WRONG_MAX, True
     if line.question == "changed":
         return "change found", line.share(*FOUND), None, False
-    return f"{line.question} holds", line.share("inside"), HOLDS_MIN, False
+    return line.question.removeprefix("interval of "), line.share("inside"), HOLDS_MIN, False
 
 
 def _cells(line: ProofLine) -> list[str]:

@@ -150,5 +150,5 @@ def missing_executable(settings: EngineSettings, default: str, install: str) -> 
     source = f"engine.executable={wanted} does not exist" if settings.executable else f"'{wanted}' is not on PATH"
     return [
         f"{settings.name} is not installed: {source}; {install}, or set engine.executable=/path/to/{default}, "
-        "or measure a running server with endpoint=URL"
+        "measure a running server with endpoint=URL, or see it imitated with launch=emulated"
     ]
