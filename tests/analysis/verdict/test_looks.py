@@ -19,6 +19,7 @@ from servebench.analysis.verdict.model import (
     Side,
     StartValues,
 )
+from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS
@@ -229,6 +230,24 @@ def test_a_gate_ends_when_the_candidate_is_not_worse_than_the_limit(shift, sd, c
     assert (found.gate, found.starts_looked) == (gate, starts)
     assert found.answered is (gate is not OPEN)
     assert found.open_levels == (() if found.answered else (Level(1),))
+
+
+FEW_YET = Reason(ReasonKind.FEW_REQUESTS_YET, count=8, needed=2)
+
+
+@pytest.mark.parametrize(("shift", "gate", "result"), [(-0.15, "slower", "slower"), (0.0, OPEN, EQUAL)])
+def test_a_level_of_few_requests_keeps_a_gate_open_and_no_other_question(shift, gate, result):
+    """It is known after three starts; what another level shows before that counts."""
+    few = replace(row(THROUGHPUT, [], [], users=4), starts=None, reasons=(FEW_YET,))
+    known = row(THROUGHPUT, noise(1, 0.001, 2), noise(2, 0.001, 2, shift))
+    assert (gated([known, few]).gate, gated([known, few]).open_levels) == (
+        gate,
+        (Level(1), Level(4)) if gate is OPEN else (),
+    )
+    found = decided([known, few])
+    assert (found.first.result, found.open_levels) == (result, ())
+    alone = decided([few])
+    assert (alone.answered, alone.open_levels, alone.starts_needed) == (False, (Level(4),), 2)
 
 
 def test_each_judged_metric_and_level_of_a_gate_has_to_be_within_the_limit():

@@ -76,7 +76,7 @@ class PairGate:
         """NOT_WORSE if it passes, SLOWER if it fails, OPEN where more starts may decide, else NOT_COMPARED."""
         if self.losses:
             return VerdictKind.SLOWER
-        if any(row is None or row.starts is not None for row in self.undecided):
+        if any(row is None or row.more_starts_help for row in self.undecided):
             return VerdictKind.OPEN
         return VerdictKind.NOT_COMPARED if self.undecided else VerdictKind.NOT_WORSE
 

@@ -141,7 +141,7 @@ class Look:
     def _judge(self, row: ComparisonRow, narrow: ComparisonRow, p: float | None, margin: float) -> ComparisonRow:
         found, inner = row.difference, narrow.difference
         if found is None or inner is None:
-            return row.judged(NOT_COMPARED)
+            return row.judged(OPEN if row.has(ReasonKind.FEW_REQUESTS_YET) else NOT_COMPARED)
         row = replace(row, p_corrected=p)
         if p is None:
             return row.judged(OPEN)
@@ -219,11 +219,9 @@ def open_pair(
     voids = voids or {}
     counts = {level: 0 for level, one in voids.items() if one.kind is ReasonKind.VOID_TO_REPLACE}
     counts |= {row.level: row.starts.fewest for row in rows if row.starts is not None}
-    waiting = {row.level for row in rows if row.has(ReasonKind.FEW_REQUESTS_YET)}
-    counts |= dict.fromkeys(waiting, 0)
     for_good = {level for level, one in voids.items() if one.kind is ReasonKind.VOID_FOR_GOOD}
     kept = [count for level, count in counts.items() if level not in for_good] or counts.values()
-    known = [row.judged(OPEN if row.starts is not None or row.level in waiting else NOT_COMPARED) for row in rows]
+    known = [row.judged(OPEN if row.more_starts_help else NOT_COMPARED) for row in rows]
     return OpenPair(rows, sides, min(kept, default=0), voids, between(*sides, margin, known))
 
 
@@ -241,8 +239,7 @@ def _forecast(pair: OpenPair, looks: Sequence[int], gate: GateQuestion | None) -
     found = replace(pair.found, rows=tuple(_with_void(pair.found.rows, pair.voids)))
     lacking = [one for row in pair.rows for one in row.reasons if one.kind is ReasonKind.FEW_REQUESTS_YET]
     if lacking and not found.answered:
-        # none of its starts was looked at
-        return replace(found, starts_needed=max(one.needed for one in lacking))
+        return replace(found, starts_needed=found.starts_looked + max(one.needed for one in lacking))
     look = Look(StartComparison(pair.rows, *pair.sides, pair.starts, MethodKind.LOOKS), pair.starts)
     if found.answered or pair.starts < 1:
         return found

@@ -267,6 +267,11 @@ class ComparisonRow:
             return float("inf")
         return -self.difference.low if self.metric.higher_is_better else self.difference.high
 
+    @property
+    def more_starts_help(self) -> bool:
+        """Whether it can be compared, or can be with more starts."""
+        return self.starts is not None or self.has(ReasonKind.FEW_REQUESTS_YET)
+
     def judged(self, kind: VerdictKind, *, bound: float | None = None) -> Self:
         """Return the row with this verdict, for the same reasons."""
         return replace(self, result=kind, bound=bound)
