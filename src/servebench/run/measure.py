@@ -55,15 +55,15 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
     label = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
     repeats = session.settings.load.repeats * session.settings.study.most_starts
     label = ("replay" if level.replay else label) + (f" repeat {level.repeat}" if repeats > 1 else "")
-    yield from _bring_to_age(session, level, label)
+    if (ended := (yield from _bring_to_age(session, level, label))) is not None:
+        return _unmeasured(session, level, *ended)
     rate_req_s = answer_s = None
     if level.warmup_requests:
         prompts = _prepare_prompts(session, level.warmup_requests, f"warmup-{level.point}")
         facts = _facts(session, level, prompts, warmup=True, cache_state="as_is")
         report, answered = yield from _run_phase(session, level, prompts.requests, facts, label=f"{label}: warm-up")
         if report.stopped:
-            evidence = _evidence(session, level, report, facts)
-            return build_point(evidence, extra=_warnings(session, level, report)), evidence
+            return _unmeasured(session, level, report, facts)
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
         answered_s = [(r.ended_ns - (r.sent_ns or 0)) / NS_PER_S for r in answered if r.outcome == "ok"]
         answer_s = sum(answered_s) / len(answered_s) if answered_s else None
@@ -102,16 +102,30 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
     return build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)]), evidence
 
 
-def _bring_to_age(session: RunSession, level: PlannedPoint, label: str) -> Steps[None]:
-    """Have the server serve requests of the workload until it is as old as `engine.age` says; nothing of them is stored."""
+def _bring_to_age(session: RunSession, level: PlannedPoint, label: str) -> Steps[tuple[PhaseReport, PhaseFacts] | None]:
+    """Have the server serve requests of the workload until it is as old as `engine.age` says; nothing of them is stored. Return
+    what ended the load before that, if anything did."""
     rounds = itertools.count(1)
     while is_too_young(session.settings.engine.age, session.age_s, session.lease.running.requests_served):
         stream = f"age{next(rounds)}-{level.point}"
         prompts = replace(session.prompts, folder=None).prompts(round_requests(level.warmup_concurrency), stream)
         facts = _facts(session, level, prompts, warmup=True, cache_state="as_is")
-        _, records = yield from _run_phase(session, level, prompts.requests, facts, label=f"{label}: age", kept=False)
+        report, records = yield from _run_phase(
+            session, level, prompts.requests, facts, label=f"{label}: age", kept=False
+        )
+        if report.stopped:
+            return report, facts
         if not any(record.outcome == "ok" for record in records):
-            return
+            break
+    return None
+
+
+def _unmeasured(
+    session: RunSession, level: PlannedPoint, report: PhaseReport, facts: PhaseFacts
+) -> tuple[Point, PointEvidence]:
+    """The point of a level that ended before its measurement began."""
+    evidence = _evidence(session, level, report, facts)
+    return build_point(evidence, extra=_warnings(session, level, report)), evidence
 
 
 def _evidence(session: RunSession, level: PlannedPoint, report: PhaseReport, facts: PhaseFacts) -> PointEvidence:
