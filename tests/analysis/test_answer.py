@@ -12,6 +12,7 @@ from servebench.analysis.answer.notes import _wide
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.pairing import compare_speed, engine_seconds, pair_runs, seconds_per_start
 from servebench.analysis.recommendation.rules import load_rules
+from servebench.analysis.verdict.reasons import ReasonKind
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
@@ -168,7 +169,7 @@ def test_a_few_requests_give_no_ratio_however_long_they_last(make_study):
     runs = read.load_study(make_study(*((one, load(levels=(1,), requests=8)) for one in (FAST, SLOW)))).runs
     found = conclude([with_columns(run, ttft_ms_n=8) for run in runs])
     for lead in found.answer.workloads[0].leads:
-        assert (lead.few.count, lead.few.needed, lead.clear, lead.low) == (8, 12, False, None)
+        assert (lead.few.kind, lead.few.count, lead.clear, lead.low) == (ReasonKind.FEW_REQUESTS_YET, 8, False, None)
     assert {row.effect for row in found.comparisons[0].rows if row.metric.name == "output_throughput_tok_s"} == {None}
     assert "%" not in sentence_of(found.answer.workloads[0])
     assert {lead["size"] for lead in json.loads(to_json(as_plain(found)))["answer"]["workloads"][0]["leads"]} == {None}
