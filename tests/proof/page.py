@@ -64,17 +64,8 @@ def _section(part: ProofPart) -> list[str]:
     rows = [_cells(line) for line in part.lines if _in_summary(line, part.lines)]
     if not rows:
         return [*lines, "Not enough rounds to judge anything yet.", ""]
-    head: tuple[str, ...] = (
-        "question",
-        "users",
-        "judged by",
-        "starts a side",
-        "minutes",
-        "share",
-        "95% interval",
-        "bar",
-        "verdict",
-    )
+    asked_of: tuple[str, ...] = ("question", "users", "judged by", "starts a side", "minutes")
+    head = (*asked_of, "share", "95% interval", "bar", "verdict")
     if all(line.method == "long run" for line in part.lines):
         kept = [0, 5, 6, 8]
         head, rows = ("interval of", *(head[at] for at in kept[1:])), [[row[at] for at in kept] for row in rows]

@@ -465,12 +465,12 @@ def test_timings_that_do_not_add_up_are_a_mark(requests: list[Record], words: st
         assert found.mark
 
 
-@pytest.mark.parametrize(("cache", "best", "told"), [
+@pytest.mark.parametrize(("cache", "best", "warned"), [
     ("cold", 0.02, True), ("cold", 0.5, False), ("cold", None, False), ("warm", 0.02, False), ("as_is", 0.02, False),
 ])  # fmt: skip
 def test_prompts_that_share_little_are_not_in_a_cache_unless_others_left_them(
-    cache: str, best: float | None, told: bool
+    cache: str, best: float | None, warned: bool
 ) -> None:
     row = {"workload": "trace", "prefix_cache_hit_rate": 0.9, "prefix_cache_hit_rate_ideal": best}
     found = judge(row, run=settings(exact_output=True, cache=cache))
-    assert [one.code for one in found] == ["cache_contaminated"] * told
+    assert [one.code for one in found] == ["cache_contaminated"] * warned
