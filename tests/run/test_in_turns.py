@@ -1,5 +1,6 @@
 """Runs at once, with steps that the tests make: who is measured with whom, and what ends them all."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ from servebench.contracts.events import OneAtATime
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import RunOutcome
 from servebench.load.plan.levels import PlannedPoint
+from servebench.load.plan.slices import LEAD_S_MIN
 from servebench.run import in_turns
 from servebench.run.in_turns import run_in_turns
 from servebench.run.steps import WarmLevel
@@ -51,7 +53,7 @@ class Study:
                 )
                 slices = yield WarmLevel(session=session, level=level, rate_req_s=9.0, answer_s=0.1)
                 self.log.append((name, users, len(slices.slices) if slices else 0))
-                self.slices.append(slices and slices.slices)
+                self.slices.append(slices)
                 if self.ends.get(name) == "level":
                     raise EngineError("it died")
         except KeyboardInterrupt:
@@ -80,7 +82,7 @@ def test_the_order_of_slices_follows_from_the_seed_alone():
     for seed, started in ((0, "monday"), (0, "tuesday"), (1, "monday")):
         study = Study({"a": BOTH, "b": BOTH}, seed=seed, started=started)
         study.go()
-        orders.append(study.slices)
+        orders.append([one.slices for one in study.slices])
     assert orders[0] == orders[1] != orders[2]
     assert orders[0][0] != orders[0][2]
 
@@ -122,20 +124,47 @@ def test_an_interrupted_run_ends_all_and_a_failed_one_only_itself(ends, found):
         assert study.log[-1] == ("b", 4, 0)
 
 
+def _busy_for(monkeypatch, seconds):
+    """Make time pass by sleeping only, and these engines use a core for so many seconds after their load."""
+    now_s = 0.0
+
+    def sleep(for_s):
+        nonlocal now_s
+        now_s += for_s
+
+    began_s = {}
+
+    def cpu_s(session):
+        name = session.lease.engine.name
+        return min(now_s - began_s.setdefault(name, now_s), seconds.get(name, 0.0))
+
+    monkeypatch.setattr(in_turns, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(in_turns, "_cpu_s", cpu_s)
+
+
 @pytest.mark.parametrize(("busy", "log"), [("a", ["a", "a", "b", "b"]), ("b", ["b", "b", "a", "a"])])
 def test_an_engine_that_is_busy_without_load_is_measured_alone(monkeypatch, busy, log):
-    monkeypatch.setattr(in_turns, "busy_cores", lambda session: float(session.lease.engine.name == busy))
+    _busy_for(monkeypatch, {busy: math.inf})
     study = Study({"a": BOTH, "b": BOTH}, simulated=False)
     assert statuses(study.go()) == [("a", "finished"), ("b", "finished")]
     assert [(name, slices) for name, _, slices in study.log] == [(name, 0) for name in log]
     assert len(study.events.of(OneAtATime)) == 1
 
 
+@pytest.mark.parametrize(("busy_s", "lead_s"), [(0.0, LEAD_S_MIN), (1.2, 1.25), (2.9, 3.0)])
+def test_slices_do_not_measure_what_the_engine_before_goes_on_to_use(monkeypatch, busy_s, lead_s):
+    _busy_for(monkeypatch, {"a": busy_s})
+    study = Study({"a": BOTH, "b": BOTH}, simulated=False)
+    study.go()
+    assert study.log == [("a", 1, 5), ("b", 1, 5), ("a", 4, 5), ("b", 4, 5)]
+    assert {one.slice_lead_s for one in study.slices} == {lead_s}
+
+
 @pytest.mark.parametrize(
     ("full", "log"), [("a", ["a", "a", "b", "c", "b", "c"]), ("b", ["a", "b", "a", "b", "c", "c"])]
 )
 def test_engines_that_leave_too_little_memory_are_measured_before_the_next_one_starts(monkeypatch, full, log):
-    monkeypatch.setattr(in_turns, "busy_cores", lambda session: 0.0)
+    _busy_for(monkeypatch, {})
     monkeypatch.setattr(
         in_turns,
         "_processes",

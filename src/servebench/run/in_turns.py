@@ -27,6 +27,9 @@ from servebench.run.steps import Driven, PhaseStep, Progress, Steps, WarmLevel
 
 IDLE_S, IDLE_CORES_MAX = 1.0, 0.1
 """How long an engine without load is looked at, and how many cores it may use meanwhile."""
+SETTLE_S_MAX, LOOK_S = 3.0, 0.25
+"""How long after its load an engine may go on to use the CPU, and how often it is looked at: the workers of vLLM wait for the
+next step in a loop for a second (`SpinCondition` of its `shm_broadcast.py`, 0.32) before they sleep."""
 MEMORY_MARGIN = 1.25
 """How many times the memory of one engine has to be free for the next one."""
 
@@ -102,7 +105,8 @@ def measure_next(runs: Sequence[Progress[Any]]) -> None:
     """Measure the next level of these runs, all of which are warm: at once where it is the same one, else of the first only."""
     steps = [one.step for one in runs if isinstance(one.step, WarmLevel)]
     shared = len(runs) > 1 and len({one.level.id.first for one in steps}) == 1
-    slices: Sequence[SliceFacts | None] | None = _slices(steps) if shared else None
+    settle_s = max((one.settle_s for one in runs), default=0.0)
+    slices: Sequence[SliceFacts | None] | None = _slices(steps, settle_s) if shared else None
     if not shared:
         # one that measures a disturbed level again is behind the others
         runs = sorted(runs, key=lambda one: -one.step.level.id.attempt if isinstance(one.step, WarmLevel) else 0)
@@ -123,7 +127,7 @@ def measure_next(runs: Sequence[Progress[Any]]) -> None:
         _to_warm(one)
 
 
-def _slices(steps: Sequence[WarmLevel]) -> list[SliceFacts] | None:
+def _slices(steps: Sequence[WarmLevel], settle_s: float) -> list[SliceFacts] | None:
     """Return the slices of each run at a level; None where it cannot be measured in slices, or not at a sensible cost."""
     level, session = steps[0].level, steps[0].session
     point_s = max((one for step in steps if (one := _point_s(step)) is not None), default=None)
@@ -134,7 +138,7 @@ def _slices(steps: Sequence[WarmLevel]) -> list[SliceFacts] | None:
         plan, why = None, "the warm-up does not say how long answers take"
     else:
         seed = f"{session.settings.workload.seed}/{level.point}"
-        plan = plan_slices(len(steps), point_s, max(answers_s), seed, rate_req_s, until=until)
+        plan = plan_slices(len(steps), point_s, max(answers_s), seed, rate_req_s, settle_s=settle_s, until=until)
         why = f"with answers of {max(answers_s):.1f} s, slices would take over {COST_MAX:g} times the {point_s:.0f} s of points"
     if plan is None:
         session.request.events(OneAtATime(why, users=level.concurrency))
@@ -168,10 +172,13 @@ def _drive(phases: Sequence[PhaseStep]) -> list[Driven]:
 
 
 def _why_busy(run: Progress[RunOutcome]) -> str | None:
-    """Return why the engine of a run that is warm cannot stay while others are measured; None if it can."""
+    """Return why the engine of a run that is warm cannot stay while others are measured; None if it can, and the run then
+    knows how long it takes to settle."""
     session = _session_here(run)
-    cores = 0.0 if session is None else busy_cores(session)
-    if session is None or cores <= IDLE_CORES_MAX:
+    if session is None:
+        return None
+    run.settle_s, cores = settled(lambda: _cpu_s(session))
+    if cores <= IDLE_CORES_MAX:
         return None
     return f"{session.lease.engine.name} uses {cores:.1f} cores without any load, which would slow down another engine"
 
@@ -193,11 +200,19 @@ def _session_here(run: Progress[RunOutcome]) -> RunSession | None:
     return session if launcher is not None and launcher.local and not launcher.simulated else None
 
 
-def busy_cores(session: RunSession) -> float:
-    """Return how many cores the processes of an engine use now, over IDLE_S."""
-    before = _cpu_s(session)
-    time.sleep(IDLE_S)
-    return max(0.0, _cpu_s(session) - before) / IDLE_S
+def settled(cpu_s: Callable[[], float]) -> tuple[float, float]:
+    """Return after how many seconds an engine without load is idle, and how many cores it uses then over IDLE_S; it is given
+    SETTLE_S_MAX. `cpu_s` returns the CPU time that its processes have used."""
+    looks, each = [cpu_s()], round(IDLE_S / LOOK_S)
+    while True:
+        time.sleep(LOOK_S)
+        looks.append(cpu_s())
+        before = len(looks) - 1 - each
+        if before < 0:
+            continue
+        cores, settle_s = max(0.0, looks[-1] - looks[before]) / IDLE_S, before * LOOK_S
+        if cores <= IDLE_CORES_MAX or settle_s >= SETTLE_S_MAX:
+            return settle_s, cores
 
 
 def _cpu_s(session: RunSession) -> float:

@@ -55,6 +55,8 @@ class Progress(Generic[T]):
         """Go to the first step."""
         self._steps = steps
         self.step: WarmLevel | PhaseStep | None = None
+        self.settle_s = 0.0
+        """How long its engine goes on to use the CPU after its load."""
         self.result: T | None = None
         self.answer(None)
 

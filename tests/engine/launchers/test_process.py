@@ -289,6 +289,14 @@ def test_ctrl_c_while_waiting_leaves_nothing(launch, after_s, fake):
     wait_until(no_engine_left)
 
 
+def test_an_engine_that_has_served_nobody_does_not_get_the_time_of_one_that_serves(launch, fake, context_of):
+    """vLLM does not hear a signal before it has loaded; it would be waited for an hour."""
+    context = context_of(stop_timeout_s=3600.0, ready_timeout_s=1.0)
+    with pytest.raises(EngineError):
+        launch(fake("--ignores-term", "--listen-after", "9999"), context)
+    wait_until(no_engine_left)
+
+
 def test_ctrl_c_while_stopping_waits(launch, fake):
     """A Ctrl-C during the stop is delivered when the engine is gone."""
     running = launch(fake("--ignores-term"))

@@ -66,7 +66,7 @@ def start_and_wait(
         when_ready(running)
     except BaseException:
         if running is not None:
-            running.stop()
+            running.stop(ready=bool(running.phases))
         raise
     return running
 

@@ -8,7 +8,8 @@ its output in LOG, and reports `pid N`, then `ended exit CODE killed PIDS left P
 
 CONTROL_FD is the read end of a pipe whose write end only servebench holds. A byte on it, its end, or the end of the
 servebench process (even by kill -9) makes the guard stop the engine: SIGTERM to the group, a deadline, then SIGKILL to every
-descendant. If the engine ends by itself, its remaining descendants are killed too. FINISH is a command to run afterwards; it
+descendant. The byte UNREADY says that the engine has served nobody yet, which makes the deadline short.
+If the engine ends by itself, its remaining descendants are killed too. FINISH is a command to run afterwards; it
 removes what is not a descendant, such as a container. The guard sleeps otherwise and takes no CPU during a measurement. It
 exits with the engine's exit code (128 + N for signal N).
 """
@@ -26,6 +27,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_S = 0.02
 KILL_ROUNDS_S = 5.0
 FINISH_S = 30.0
+UNREADY, UNREADY_STOP_S = b"u", 5.0
+"""An engine that loads has no request to finish, and may not hear a signal before it has loaded (vLLM 0.32)."""
 EXEC_FAILED = 127
 
 
@@ -170,6 +173,11 @@ def stop_descriptors(control: int) -> list[int]:
         return [control]
 
 
+def is_unready(control: int) -> bool:
+    """Return whether servebench has said that the engine has served nobody."""
+    return bool(select.select([control], [], [], 0)[0]) and os.read(control, 1) == UNREADY
+
+
 def child_wakeup_descriptor() -> int:
     """Return a descriptor that becomes readable when a child ends."""
     read, write = os.pipe()
@@ -218,7 +226,7 @@ def main(arguments: list[str]) -> int:
     send_report(report, f"pid {engine}")
     status = watch(engine, stop, wakeup)
     if status is None:
-        status = terminate(engine, stop_timeout_s)
+        status = terminate(engine, min(stop_timeout_s, UNREADY_STOP_S) if is_unready(control) else stop_timeout_s)
     killed, left = kill_all(engine)
     if finish:
         run_finish(finish)

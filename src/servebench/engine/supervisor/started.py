@@ -139,12 +139,12 @@ class GuardedProcess:
         os.close(self._control)
         os.close(self._report)
 
-    def stop(self) -> None:
-        """Make the guard stop the command; return when it is gone or all deadlines have passed."""
+    def stop(self, *, ready: bool = True) -> None:
+        """Make the guard stop the command, soon if it is not `ready`; return when it is gone or all deadlines have passed."""
         if self.has_ended():
             return
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._control, b"t")
+            os.write(self._control, b"t" if ready else guard.UNREADY)
         if not self.has_ended(self._stop_timeout_s + guard.KILL_ROUNDS_S + self._finish_s + GUARD_MARGIN_S):
             self.process.kill()
             self.process.wait()
@@ -195,18 +195,18 @@ class StartedEngine(RunningEngine):
         """Return one line if the engine is gone, None while it is alive. Costs a system call."""
         return self.explain_death()[0] if self.guarded.has_ended() else None
 
-    def stop(self) -> StopReport:
+    def stop(self, *, ready: bool = True) -> StopReport:
         """Stop the engine and check that no process, port or GPU memory is left. Ctrl-C is deferred until then: at most
-        `engine.stop_timeout_s` and the 20 s that the guard and the port may need."""
+        `engine.stop_timeout_s` (5 s for one that is not `ready`) and the 20 s that the guard and the port may need."""
         if self.report is None:
             with defer_stop_signals():
-                self.report = self._stop()
+                self.report = self._stop(ready)
         return self.report
 
-    def _stop(self) -> StopReport:
+    def _stop(self, ready: bool) -> StopReport:
         guarded, began_s = self.guarded, time.monotonic()
         alive = not guarded.has_ended()
-        guarded.stop()
+        guarded.stop(ready=ready)
         return StopReport(
             stopped=not guarded.left,
             forced=alive and (bool(guarded.killed) or guarded.ended == f"signal {signal.SIGKILL:d}"),

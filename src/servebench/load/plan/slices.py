@@ -49,15 +49,23 @@ def seconds_in_slices(point_s: float, answer_s: float = 0.0, *, until: bool = Fa
 
 
 def plan_slices(
-    engines: int, point_s: float, answer_s: float, seed: str, rate_req_s: float | None = None, *, until: bool = False
+    engines: int,
+    point_s: float,
+    answer_s: float,
+    seed: str,
+    rate_req_s: float | None = None,
+    *,
+    settle_s: float = 0.0,
+    until: bool = False,
 ) -> SlicePlan | None:
     """Return slices in which each engine is measured for as long as in a point or longer, in a random order in each round.
 
     `point_s` is how long a point takes, or at most where `load.until` ends it (`until`); `answer_s` is how long an answer of the
-    slowest takes, `rate_req_s` how many requests the fastest answers. None where slices take more than COST_MAX times as long.
+    slowest takes, `rate_req_s` how many requests the fastest answers; `settle_s` is how long an engine disturbs the others after
+    its load, which is not measured. None where slices take more than COST_MAX times as long.
     """
     measured_s = point_s * (UNTIL_SHARE if until else 1.0)
-    lead_s = max(LEAD_S_MIN, LEAD_ANSWERS * answer_s)
+    lead_s = max(LEAD_S_MIN, LEAD_ANSWERS * answer_s, settle_s)
     each_s = max(MEASURED_S_MIN, MEASURED_ANSWERS * answer_s)
     rounds = max(SLICES_MIN, math.ceil(measured_s / each_s))
     drain_s = max(DRAIN_S_MIN, DRAIN_ANSWERS * answer_s)
