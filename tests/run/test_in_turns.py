@@ -138,7 +138,7 @@ def _busy_for(monkeypatch, seconds):
         name = session.lease.engine.name
         return min(now_s - began_s.setdefault(name, now_s), seconds.get(name, 0.0))
 
-    monkeypatch.setattr(in_turns, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(in_turns, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now_s))
     monkeypatch.setattr(in_turns, "_cpu_s", cpu_s)
 
 

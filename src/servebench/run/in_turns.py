@@ -203,14 +203,15 @@ def _session_here(run: Progress[RunOutcome]) -> RunSession | None:
 def settled(cpu_s: Callable[[], float]) -> tuple[float, float]:
     """Return after how many seconds an engine without load is idle, and how many cores it uses then over IDLE_S; it is given
     SETTLE_S_MAX. `cpu_s` returns the CPU time that its processes have used."""
-    looks, each = [cpu_s()], round(IDLE_S / LOOK_S)
+    looks = [(time.monotonic(), cpu_s())]
+    began_s = looks[0][0]
     while True:
         time.sleep(LOOK_S)
-        looks.append(cpu_s())
-        before = len(looks) - 1 - each
-        if before < 0:
+        looks.append((time.monotonic(), cpu_s()))
+        if looks[-1][0] - looks[0][0] < IDLE_S:
             continue
-        cores, settle_s = max(0.0, looks[-1] - looks[before]) / IDLE_S, before * LOOK_S
+        (from_s, used_s), (to_s, used_then_s) = looks.pop(0), looks[-1]
+        cores, settle_s = max(0.0, used_then_s - used_s) / (to_s - from_s), from_s - began_s
         if cores <= IDLE_CORES_MAX or settle_s >= SETTLE_S_MAX:
             return settle_s, cores
 

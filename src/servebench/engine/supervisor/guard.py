@@ -8,10 +8,10 @@ its output in LOG, and reports `pid N`, then `ended exit CODE killed PIDS left P
 
 CONTROL_FD is the read end of a pipe whose write end only servebench holds. A byte on it, its end, or the end of the
 servebench process (even by kill -9) makes the guard stop the engine: SIGTERM to the group, a deadline, then SIGKILL to every
-descendant. The byte UNREADY says that the engine has served nobody yet, which makes the deadline short.
-If the engine ends by itself, its remaining descendants are killed too. FINISH is a command to run afterwards; it
-removes what is not a descendant, such as a container. The guard sleeps otherwise and takes no CPU during a measurement. It
-exits with the engine's exit code (128 + N for signal N).
+descendant. The byte UNREADY says that the engine has served nobody yet, which makes the deadline short. If the engine ends
+by itself, its remaining descendants are killed too. FINISH is a command to run afterwards; it removes what is not a
+descendant, such as a container. The guard sleeps otherwise and takes no CPU during a measurement. It exits with the engine's
+exit code (128 + N for signal N).
 """
 
 import ctypes
