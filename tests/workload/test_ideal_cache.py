@@ -1,5 +1,6 @@
 """What a prefix cache could do at best."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -72,6 +73,15 @@ def test_what_the_chat_template_adds_is_in_the_cache(pieces):
     ]
     plain = [Request(request_id="p", prompt="one two")]
     assert ideal_hits(plain, pieces, 1, served=[40])[0][0] == 0, "a completion has no template"
+
+
+def test_no_ideal_rate_of_images(pieces):
+    """The server counts the tokens of images, which prompts do not share, with those of the template, which they do."""
+    plain = [Request(request_id=name, messages=(Message("user", f"{name} one two"),)) for name in "ab"]
+    shown = [replace(one, images=("data:image/png;base64,AA==",)) for one in plain]
+    records = [sent("a", 10), sent("b", 20)]
+    assert ideal_hits_of(plain, records, pieces)
+    assert ideal_hits_of(shown, records, pieces) == {}
 
 
 def test_columns_follow_the_order_of_sending(pieces, quarters):

@@ -61,7 +61,7 @@ def preview(settings: RunSettings, registry: Registry) -> Preview:
             (one.inputs and one.prompt_tokens) or total for one, (_, total) in zip(requests, hits, strict=True)
         ],
         output_tokens=[request.output_tokens for request in requests],
-        ideal_hit_rate=hit_rate(hits),
+        ideal_hit_rate=None if any(one.images for one in requests) else hit_rate(hits),
         block_tokens=BLOCK_TOKENS,
         limit_tokens=settings.engine.max_model_len or settings.model.context_length,
         limit_key="engine.max_model_len" if settings.engine.max_model_len else "model.context_length",

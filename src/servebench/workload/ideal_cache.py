@@ -83,13 +83,14 @@ def ideal_hits_of(
     requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer
 ) -> dict[str, tuple[int, int]]:
     """Return, by id, the tokens of each prompt sent that the best cache would have found, and all of them, for a cache that is
-    empty when the point begins. Nothing for more than IDEAL_REQUESTS_MAX requests, and with a tokenizer that only estimates.
+    empty when the point begins. Nothing for more than IDEAL_REQUESTS_MAX requests, with a tokenizer that only estimates, and with
+    images: the server counts their tokens with those of the template.
 
     Prompts contain the real answers that were sent; an answer is in the cache from its end on. The cache holds single tokens: an
     engine with larger blocks finds less.
     """
     sent = {r.request_id: r for r in records if r.sent_ns is not None and r.measured}
-    if len(sent) > IDEAL_REQUESTS_MAX or not tokenizer.exact:
+    if len(sent) > IDEAL_REQUESTS_MAX or not tokenizer.exact or any(one.images for one in requests):
         return {}
     sent_requests = sorted((r for r in requests if r.request_id in sent), key=lambda r: sent[r.request_id].sent_ns or 0)
     needed = {answer.of for request in requests for answer in request.answers}
