@@ -1,3 +1,5 @@
+import pytest
+
 from servebench.contracts.engine import LogHint, PhaseMarker
 from servebench.engine.supervisor import logs
 from servebench.engine.supervisor.logs import PhaseReader, explain_failure, last_lines, log_size
@@ -33,6 +35,33 @@ def test_the_first_matching_hint_is_returned(log):
     assert explain_failure("died", log, hints, since=7)[1] == hints[1]
     assert explain_failure("died", log, hints[:1])[1] is None
     assert explain_failure("died", log, hints[2:], since=7)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("one\ntwo\n", "last log line: two"),
+        ("one, e.g. `OSError: [Errno 24]`\ntwo\n", "last log line: two"),
+        (
+            "Traceback\nKeyError: 'a'\n\nDuring handling\nmy.pkg.LoadError: no b\nbye\n",
+            "in its log: my.pkg.LoadError: no b",
+        ),
+        (
+            # as vLLM and Python 3.11 write it
+            "(Worker pid=7) ERROR 11-27 16:31:27 [x.py:10] RuntimeError: no CPU attention for head_dim=16\n"
+            "(EngineCore pid=6) ERROR 11-27 16:31:27 [core.py:9]     raise RuntimeError(\n"
+            "(EngineCore pid=6) ERROR 11-27 16:31:27 [core.py:9] RuntimeError: Worker failed, see the stack trace above\n"
+            "(API pid=5) x.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the cause.\n"
+            "  warnings.warn('resource_tracker: There appear to be %d '\n",
+            "in its log: RuntimeError: no CPU attention for head_dim=16",
+        ),
+    ],
+    ids=["no exception", "an advice", "chained", "vllm"],
+)
+def test_the_cause_is_quoted(log, text, quoted):
+    """The last exception says more than what an engine writes when it ends; one that refers to the cause above says nothing."""
+    append(log, text.encode())
+    assert explain_failure("died", log)[0] == f"died; {quoted}; log: {log}"
 
 
 def test_a_marker_is_stamped_once_when_its_line_is_complete(log):

@@ -17,6 +17,8 @@ READ_BYTES_MAX = 8 << 20
 """What is read of a log at once; the rest is read the next time."""
 LINE_BYTES_MAX = 4096
 """What is searched of a line: markers are near its beginning, and a line may have no end."""
+EXCEPTION = re.compile(r"(?:^|[\s\])])((?:\w+\.)*\w*(?:Error|Exception): (?!.*\babove\b).+)")
+"""The last line of a traceback, unless it refers to a cause above it."""
 
 
 def log_size(path: Path) -> int:
@@ -42,13 +44,15 @@ def last_lines(path: Path, lines: int = TAIL_LINES, *, since: int = 0) -> tuple[
 def explain_failure(
     reason: str, log: Path, hints: Sequence[LogHint] = (), *, since: int = 0
 ) -> tuple[str, LogHint | None]:
-    """Return one line (the reason, the advice of the hint, the last log line, the log's path), and the first hint that
-    matches near the end of the log, after byte `since`."""
-    lines = last_lines(log, HINT_LINES, since=since)
-    text = "\n".join(line[:LINE_BYTES_MAX] for line in lines)
+    """Return one line (the reason, the advice of the hint, the last exception or else the last line of the log, its path), and
+    the first hint that matches near the end of the log, after byte `since`."""
+    lines = [line[:LINE_BYTES_MAX] for line in last_lines(log, HINT_LINES, since=since)]
+    text = "\n".join(lines)
     hint = next((hint for hint in hints if re.search(hint.pattern, text)), None)
     parts = [reason, *([hint.advice] if hint else [])]
-    parts += [f"last log line: {redact_text(line[:LINE_BYTES_MAX])[:QUOTE_CHARACTERS]}" for line in lines[-1:]]
+    raised = next((found[1] for line in reversed(lines) if (found := EXCEPTION.search(line))), None)
+    quotes = [f"in its log: {raised}"] if raised else [f"last log line: {line}" for line in lines[-1:]]
+    parts += [redact_text(quote)[:QUOTE_CHARACTERS] for quote in quotes]
     return "; ".join([*parts, f"log: {log}"]), hint
 
 
