@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ import pytest
 
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.launchers.process import ProcessLauncher
+from servebench.engine.supervisor import readiness
 from servebench.engine.supervisor.ports import accepts_connections, port_problem
 from servebench.util.errors import EngineError
 from support.waiting import has_ended, wait_ended, wait_until, words_of
@@ -71,10 +73,20 @@ def test_health_is_not_readiness(launch, fake):
     assert ended["first_token"] > ended["healthy"]
 
 
-@pytest.mark.parametrize("options", [("--only-completions",), ("--models", "")], ids=["no chat", "no model list"])
-def test_a_server_without_every_route_is_ready(launch, options, fake):
-    """After a 404 on the chat route the completions route is tried; some engines list no model."""
-    assert launch(fake(*options)).died() is None
+def test_a_server_without_a_model_list_is_ready(launch, fake):
+    assert launch(fake("--models", "")).died() is None
+
+
+def test_a_server_without_the_route_of_the_load_says_which_one_to_set(launch, fake, context_of, monkeypatch):
+    """Before the run: each of its requests would have failed."""
+    monkeypatch.setattr(readiness, "REFUSAL_S", 0.1)
+    with pytest.raises(EngineError) as error:
+        launch(fake("--only-completions"), context_of(ready_timeout_s=1e6))
+    assert "no such path" in str(error.value)
+    assert "set workload.api=completions" in str(error.value)
+    assert error.value.kind == "config"
+    completions = replace(context_of(ready_timeout_s=1e6), api="completions")
+    assert launch(fake("--only-completions"), completions).died() is None
 
 
 def test_a_server_without_the_health_path_is_ready_when_it_generates(launch, fake):
@@ -327,6 +339,7 @@ def test_an_engine_does_not_outlive_its_guard(launch, tmp_path, fake):
 
 BENCH = """
 import os, sys, time
+from dataclasses import replace
 from pathlib import Path
 sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
 from conftest import FakeEngine, make_context

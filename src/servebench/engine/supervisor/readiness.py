@@ -135,7 +135,7 @@ class ReadinessWatcher:
             raise EngineError(message, kind=FailureKind.NOT_READY)
         if failure == "refusing":
             raise EngineError(
-                f"{started.engine.name} is running but generates nothing: {problem}; log: {started.log_path}",
+                f"{started.engine.name} is running but does not serve this load: {problem}; log: {started.log_path}",
                 kind=self._refusal_kind,
             )
 
@@ -182,5 +182,5 @@ class ReadinessWatcher:
         if models is not None and started.engine.dialect.model_checked and started.model not in models:
             raise EngineError(f"it serves {', '.join(models[:5])}, not {started.model}", kind=FailureKind.WRONG_MODEL)
         left_s = max(1.0, self._deadline_s - time.monotonic())
-        generate_token(http, started.base_url, started.engine, started.model, left_s, api=self._api)
+        generate_token(http, started.base_url, started.engine, started.model, left_s, api=self._api, own=True)
         return time.time_ns()
