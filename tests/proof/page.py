@@ -73,18 +73,17 @@ def _section(part: ProofPart) -> list[str]:
 
 
 def _in_summary(line: ProofLine, lines: Sequence[ProofLine]) -> bool:
-    """Whether it is one of the rows that the page shows, of all levels together: of comparisons those with the most starts that
-    leave four disjoint ones, else the fewest, without earlier starts."""
+    """Whether it is one of the rows that the page shows, of all levels together: without earlier
+    starts: of comparisons those with the most starts that leave four disjoint ones, of equal engines also those of one start."""
     if line.doubtful or len(line.levels) < max(len(one.levels) for one in lines):
         return False
     if line.method != "compare":
         return True
     alike = [one for one in lines if (one.method, one.question, one.levels, one.doubtful, one.earlier) == (
         "compare", line.question, line.levels, False, 0)]  # fmt: skip
-    best = max(
-        alike, key=lambda one: (one.independent >= 4, one.starts if one.independent >= 4 else -one.starts), default=None
-    )
-    return line is best
+    best = max((one for one in alike if one.independent >= 4), key=lambda one: one.starts, default=None)
+    fewest = min(alike, key=lambda one: one.starts, default=None)
+    return line is best or (line is fewest and line.question == "equal")
 
 
 def asked(line: ProofLine) -> tuple[str, tuple[float, float, float], float | None, bool]:
