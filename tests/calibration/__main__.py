@@ -19,6 +19,8 @@ from calibration.tuning import tune_page
 from servebench.store.files import write_file
 from servebench.util.errors import ServebenchError
 
+ROOT = Path(__file__).parents[2]
+CODE = ("src", "tests", "conf", "plugins")
 REPETITIONS = 200
 Table = Callable[[int, int, Callable[[str], None]], str]
 
@@ -107,21 +109,14 @@ def main(*, repetitions: int, seed: int, only: tuple[str, ...], cell: str, proce
 
 
 def _commit() -> str:
-    """Return the commit of this checkout, with a + where files differ from it; unknown without git."""
-    command = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--abbrev=9",
-        "--dirty=+",
-        "--exclude=*",
-    ]
+    """Return the commit of this checkout, with a + where code differs from it (parts are stored in its docs); unknown without git."""
+    git = ["git", "-C", str(ROOT)]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        found = subprocess.run([*git, "rev-parse", "--short=9", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain", *CODE], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return found.stdout.strip() + "+" * bool(changed.stdout)
 
 
 def _show(lines: Sequence[Line]) -> None:
