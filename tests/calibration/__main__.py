@@ -109,7 +109,7 @@ def main(*, repetitions: int, seed: int, only: tuple[str, ...], cell: str, proce
 
 
 def _commit() -> str:
-    """Return the commit of this checkout, with a + where code differs from it (parts are stored in its docs); unknown without git."""
+    """Return the commit of this checkout, with a + where its code differs (parts are stored in its docs); unknown without git."""
     git = ["git", "-C", str(ROOT)]
     try:
         found = subprocess.run([*git, "rev-parse", "--short=9", "HEAD"], capture_output=True, text=True, check=True)
