@@ -47,6 +47,7 @@ def test_a_users_folder_is_searched(registry, tmp_path):
     ("words", "options", "line"),
     [
         (["-m"], {}, "--cfg shows one config; leave out -m"),
+        (["-m", "engine.port=1,2"], {}, "engine.port=1,2: only one config can be shown; give one value and no -m"),
         (["engine.port=1,2"], {}, "engine.port=1,2: only one config can be shown; give one value"),
         (["engine=vlm"], {}, "engine=vlm: no such engine"),
         (["load.concurency=1"], {}, "load.concurency: unknown key; did you mean 'load.concurrency'?"),

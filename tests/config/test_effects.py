@@ -66,6 +66,14 @@ def test_a_setting_with_an_effect_and_a_preset_pass(words):
     assert compose_jobs(words, registry())
 
 
+def test_settings_without_effect_for_one_reason_share_a_line():
+    words = [*CLOSED, "workload.api=completions", "+workload.images.count=3", "+workload.images.width=64"]
+    with pytest.raises(ConfigError) as error:
+        compose_jobs(words, registry())
+    (line,) = error.value.faults
+    assert "workload.images.count=3, workload.images.width=64 have no effect without messages" in line
+
+
 def test_in_a_sweep_one_run_that_uses_a_setting_is_enough():
     words = ["-m", *CLOSED, "load=quick,rate", "load.arrival=gamma"]
     closed, opened = compose_jobs(words, registry())

@@ -363,13 +363,15 @@ def config_text(
     """Return the config of the run of these words as YAML, or a `package` of it: a group or a dotted key. Raises ConfigError with
     one line for each problem."""
     words = parse_arguments(arguments)
-    if words.multirun:
-        raise ConfigError("--cfg shows one config; leave out -m")
     problems = [*words.problems, *folder_problems(words.config_dirs, registry)]
     with composer(registry, words.config_dirs, words.config_name) as source:
         overrides, unreadable = parse(words.overrides)
         swept = [one.input_line for one in overrides if one.is_sweep_override()]
-        lines = (f"{text}: only one config can be shown; give one value" for text in swept)
+        lines = [
+            f"{text}: only one config can be shown; give one value{' and no -m' * words.multirun}" for text in swept
+        ]
+        if words.multirun and not swept:
+            lines = ["--cfg shows one config; leave out -m"]
         problems += [*unreadable, *(Problem(line, "words") for line in lines)]
         jobs, more = sweep(overrides, source)
         prepared = compose_job(source, registry, jobs[0])

@@ -83,17 +83,17 @@ DEPENDENCIES: tuple[Dependency, ...] = (
 
 
 def ignored(settings: RunSettings, is_set: Callable[[str], bool]) -> dict[str, str]:
-    """Return one line for each setting that has no effect, by its key. `is_set` says whether a user has set a key: a preset may
-    have more than a run needs."""
+    """Return a line for each setting that has no effect, by its key; those with the same cause share one. `is_set` says whether a
+    user has set a key: a preset may have more than a run needs."""
     found: dict[str, str] = {}
     for dependency in DEPENDENCIES:
         if dependency.holds(settings):
             continue
-        for path, value in _values(settings, dependency.keys):
-            if path not in found and is_set(path):
-                found[path] = (
-                    f"{path}={format_value(value)} has no effect without {dependency.needs}; set that, or leave it out"
-                )
+        unused = [one for one in _values(settings, dependency.keys) if one[0] not in found and is_set(one[0])]
+        shown = ", ".join(f"{path}={format_value(value)}" for path, value in unused)
+        has, them = ("has", "it") if len(unused) == 1 else ("have", "them")
+        line = f"{shown} {has} no effect without {dependency.needs}; set that, or leave {them} out"
+        found.update(dict.fromkeys((path for path, _ in unused), line))
     return found
 
 

@@ -81,15 +81,13 @@ class StartsChosen:
 @dataclass(frozen=True, kw_only=True)
 class StudyTime:
     """How long a study takes: each run has so many `starts`, which take `start_s` and have `levels` (0: a search) in `load_s`
-    (None: unknown), in seconds and as means over the runs. `earlier`: as earlier runs took. `imitated` engines are emulated or
-    simulated, the latter in virtual time."""
+    (None: unknown), in seconds and as means over the runs. `earlier`: as earlier runs took."""
 
     starts: int
     start_s: float
     load_s: float | None
     levels: float
     earlier: bool
-    imitated: str
 
 
 class PlanReady(Event):
@@ -97,7 +95,8 @@ class PlanReady(Event):
     most, in seconds (None: not known before), and of what that time consists (`each`; None: of a part of a study). What runs
     differ by that are `unequal` is likely at most. `starts` is what was chosen where the number of starts was left open.
     `by_machine`: what was left to the machine and what it chose, as overrides, by the names of its `gpus`. `notes` are further
-    lines. `cost_usd` is what the GPUs cost in that time, where each has a price."""
+    lines. `cost_usd` is what the GPUs cost in that time, where each has a price. `imitated` engines are emulated or simulated,
+    the latter in virtual time."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     points: int | None = None
@@ -109,6 +108,7 @@ class PlanReady(Event):
     by_machine: Sequence[str] = ()
     cost_usd: float | None = None
     notes: Sequence[str] = ()
+    imitated: str = ""
 
 
 class TurnStarted(Event):

@@ -17,7 +17,7 @@ from servebench.analysis.verdict.looks import another_start_pays
 from servebench.analysis.verdict.model import THROUGHPUT
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.age import seconds_of_age
-from servebench.contracts.emulation import EMULATING
+from servebench.contracts.emulation import EMULATING, imitated
 from servebench.contracts.events import PlanReady, StartsChosen, StudyTime, TunePlanned, UnequalRuns
 from servebench.contracts.labels import labels_of, source_of_job
 from servebench.contracts.point_id import PointId
@@ -179,6 +179,7 @@ def plan_of(
         gpus=[f"{number} x {name}" for name, number in drivers.items()],
         by_machine=chosen,
         notes=list(dict.fromkeys(filter(None, map(memory_note, real)))),
+        imitated=imitated(task.job.settings.launch.name for task in tasks),
     )
     return _with_time(plan, tasks, start_times([task.job for task in tasks], earlier)) if tasks else plan
 
@@ -212,7 +213,6 @@ def _with_time(plan: PlanReady, tasks: Sequence[RunTask], times: Sequence[StartT
         load_s=load_s,
         levels=sum(map(len, listed)) / len(jobs),
         earlier=all(one.earlier for one in times),
-        imitated=next((one.settings.launch.name for one in jobs if one.settings.launch.name in EMULATING), ""),
     )
     cost_usd, whole_study = _cost_usd(jobs, seconds), left == whole
     return replace(plan, points=sum(left), seconds=seconds, each=each if whole_study else None, cost_usd=cost_usd)

@@ -19,7 +19,7 @@ from servebench.analysis.answer.model import (
 )
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.warnings.catalog import CATALOG
-from servebench.contracts.events import PlanReady
+from servebench.contracts.events import PlanReady, StartsChosen
 from servebench.contracts.level import Level
 from servebench.report.export.conclusions import as_plain
 from servebench.report.screens.answer import answer_blocks
@@ -192,6 +192,11 @@ def test_a_schedule_in_words():
     labels = {"00": "a", "01": "b"}
     assert line_of(PlanReady(labels=labels, points=8, seconds=300.0)) == "2 runs, 8 points, up to about 5 min"
     assert "after the first point" in line_of(PlanReady(labels={"00": "a"}))
+    plan = PlanReady(labels=labels, starts=StartsChosen(budget_s=3600), cost_usd=2.5)
+    until = "2 runs: starts are added until there is a verdict, as long as they fit into 60 min"
+    assert line_of(plan) == f"{until}, about $2.50 at most"
+    imitated = replace(plan, imitated="simulated")
+    assert line_of(imitated) == f"{until} of virtual time, about $2.50 at most if they were real"
 
 
 def test_trust_names_the_levels_that_it_concerns():

@@ -16,21 +16,24 @@ HOURS_FROM_S = 1800.0
 def time_lines(plan: PlanReady) -> list[str]:
     """Return how long a study takes, what its engines cost, and what was chosen where the number of starts was left open."""
     runs, each = _counted(len(plan.labels), "run"), plan.each
+    virtual = " of virtual time" * (plan.imitated == "simulated")
     cost = "" if plan.cost_usd is None else f", about ${plan.cost_usd:,.2f}"
-    chosen = [] if plan.starts is None else [starts_text(plan.starts)]
+    real = " if they were real" * bool(cost and plan.imitated)
+    chosen = [] if plan.starts is None else [starts_text(plan.starts, virtual)]
     if chosen and plan.points is None:
-        return [f"{runs}: {chosen[0]}{cost and f'{cost} at most'}"]
+        return [f"{runs}: {chosen[0]}{cost and f'{cost} at most'}{real}"]
     if plan.seconds is None or each is None:
         points = f", {_counted(plan.points, 'point')}" if plan.points else ""
         takes = f"up to about {duration(plan.seconds)}" if plan.seconds else "the time is known after the first point"
-        return [f"{runs}{points}, {takes}{cost}", *chosen]
+        return [f"{runs}{points}, {takes}{cost}{real}", *chosen]
     levels = f"{_counted(each.levels, 'level')} in " if each.levels else "a search of "
     takes = f"{'' if each.earlier else 'up to '}about {duration(plan.seconds)}"
-    engines = f", {number(plan.seconds / 3600, 2)} engine hours" if plan.seconds >= HOURS_FROM_S else ""
-    hours = {"": engines, "simulated": " of virtual time"}.get(each.imitated, "")
+    hours = virtual
+    if plan.seconds >= HOURS_FROM_S and not plan.imitated:
+        hours = f", {number(plan.seconds / 3600, 2)} engine hours"
     product = f"{runs} x {_counted(each.starts, 'start')} x ({duration(each.start_s)} to start + "
     product += f"{levels}{duration(each.load_s or 0.0)})"
-    return [f"{product}: {takes}{hours}{cost}{', as earlier runs took' * each.earlier}", *chosen]
+    return [f"{product}: {takes}{hours}{cost}{real}{', as earlier runs took' * each.earlier}", *chosen]
 
 
 def _counted(number_of: float, word: str) -> str:
@@ -57,8 +60,9 @@ def least_text(planned: TunePlanned) -> str:
     return f"{text}; tune.budget={budget_s:g}s may be too small; give {math.ceil(least_s / 60)}m or more"
 
 
-def starts_text(chosen: StartsChosen) -> str:
-    """Return what `study.starts=auto` has chosen, for how long at most, and why where that was weighed."""
+def starts_text(chosen: StartsChosen, virtual: str = "") -> str:
+    """Return what `study.starts=auto` has chosen, for how long at most, and why where that was weighed; `virtual` follows the
+    time of simulated engines."""
     until = "starts are added until there is a verdict"
     if chosen.most is not None:
         return f"{until}: up to {chosen.most} of each simulated engine, which cost little"
@@ -68,7 +72,7 @@ def starts_text(chosen: StartsChosen) -> str:
     each_s = chosen.each_s or 0.0
     if chosen.budget_s is not None:
         each = f" (one of each takes about {duration(each_s)}{', one after another' * chosen.alone})" if each_s else ""
-        return f"{until}, as long as they fit into {duration(chosen.budget_s)}{each}{why}"
+        return f"{until}, as long as they fit into {duration(chosen.budget_s)}{virtual}{each}{why}"
     if chosen.limit:
         least = f"study.budget={math.ceil(2 * each_s / 60)}m is the least for a verdict"
         return f"one start each: two take about {duration(2 * each_s)}, more than study.budget={chosen.limit}; {least}"
