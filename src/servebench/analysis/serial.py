@@ -14,7 +14,7 @@ of all sizes and times (`wander_likelihood`) are the prior of later windows of t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
@@ -87,11 +87,15 @@ def slow_waves(values: Floats, waves: int) -> Floats:
     return found
 
 
-def mean_interval(values: Floats, span: SeriesSpan, prior: Floats = FLAT) -> Interval | None:
+def mean_interval(
+    values: Floats, span: SeriesSpan, prior: Floats = FLAT, *, rise: Callable[[Floats], Floats] | None = None
+) -> Interval | None:
     """Return the 95% interval of the mean of positive values in order, which may depend on those before them.
 
     `prior` has the probability of each of WANDER_S (rows) and WANDER_SD. The interval always holds the values' own mean. None for
-    too few values or rounds, and for a mean that is not positive.
+    too few values or rounds, and for a mean that is not positive. `rise` is for a figure that may be larger in the long run
+    because the window's mean is one of many: by how much, as a share, for each standard deviation of such means (also a share; a
+    row for each of WANDER_S). It moves the upper end only.
     """
     cosines = _cosines(values, span, WAVES_MAX)
     if cosines is None:
@@ -99,7 +103,7 @@ def mean_interval(values: Floats, span: SeriesSpan, prior: Floats = FLAT) -> Int
     middle = float(values.mean())
     if np.abs(cosines).max() <= ROUNDING:
         return middle, middle
-    low, high = _mixture(cosines, span.seconds, (1 - CONFIDENCE) / 2, prior)
+    low, high = _mixture(cosines, span.seconds, (1 - CONFIDENCE) / 2, prior, rise)
     return min(middle, middle * (1 - high)), max(middle, middle * (1 - low))
 
 
@@ -112,10 +116,10 @@ def _cosines(values: Floats, span: SeriesSpan, most: int) -> Floats | None:
     return slow_waves(values, waves) / float(values.mean())
 
 
-def wander_likelihood(values: Floats, span: SeriesSpan) -> Floats | None:
+def wander_likelihood(values: Floats, span: SeriesSpan, most: int = LEARNING_WAVES) -> Floats | None:
     """Return how well each of WANDER_S (rows) and WANDER_SD explains positive values in order, relative to what explains them
-    best, whatever their noise is. None for too few values or rounds, and for values that are all equal."""
-    cosines = _cosines(values, span, LEARNING_WAVES)
+    best, whatever their noise is, by up to `most` cosines. None for too few values or rounds, and for values that are equal."""
+    cosines = _cosines(values, span, most)
     if cosines is None or np.abs(cosines).max() <= ROUNDING:
         return None
     logs = np.logaddexp.reduce(_Waves.of(cosines, span.seconds).log_likelihood, axis=1)
@@ -174,7 +178,9 @@ class _Waves:
         return found
 
 
-def _mixture(cosines: Floats, seconds: float, tail: float, prior: Floats) -> tuple[float, float]:
+def _mixture(
+    cosines: Floats, seconds: float, tail: float, prior: Floats, rise: Callable[[Floats], Floats] | None
+) -> tuple[float, float]:
     """Return the `tail` and 1 - `tail` quantiles of the error of the observed mean, relative to it."""
     waves = _Waves.of(cosines, seconds)
     with np.errstate(divide="ignore"):
@@ -185,11 +191,16 @@ def _mixture(cosines: Floats, seconds: float, tail: float, prior: Floats) -> tup
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     known = weight > NEGLIGIBLE
-    mixture = Mixture(weight[known], centre[known], np.sqrt(rest[known]))
-    middle = float(mixture.weights @ mixture.means)
-    width = math.sqrt(float(mixture.weights @ (mixture.sds**2 + (mixture.means - middle) ** 2)))
+    risen = centre if rise is None else centre - rise(np.sqrt(waves.wander * waves.of_mean))
     low, high = (
-        mixture.quantile(share, start=middle + side * width, precision=PRECISION, scale=width)
-        for share, side in ((tail, -2.0), (1 - tail, 2.0))
+        _end(Mixture(weight[known], centres[known], np.sqrt(rest[known])), share, side)
+        for centres, share, side in ((risen, tail, -2.0), (centre, 1 - tail, 2.0))
     )
     return low, high
+
+
+def _end(mixture: Mixture, share: float, side: float) -> float:
+    """Return a quantile of a mixture; `side` says about how many standard deviations from the mean it is."""
+    middle = float(mixture.weights @ mixture.means)
+    width = math.sqrt(float(mixture.weights @ (mixture.sds**2 + (mixture.means - middle) ** 2)))
+    return mixture.quantile(share, start=middle + side * width, precision=PRECISION, scale=width)

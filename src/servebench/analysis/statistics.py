@@ -11,6 +11,10 @@ other Sen 1968, Ann. Math. Stat. 39). So one series has both its own noise and t
 Its interval reaches at least to the exact limits for independent values (order statistics: Hahn and Meeker 1991,
 "Statistical Intervals", chapter 5); where the values are too few for an end there is no interval: a p95 takes 72, a p99 736.
 
+A high percentile of the long run is that of the engine's slow spells, of which a window has few. So its upper end is raised by
+what the wander that the window has not seen adds to the spread of the values; and since few values lie above it, all of them say
+how probable each wander is.
+
 Where the mean length of the answers in the long run is known, the interval of the mean E2E leaves out what their lengths
 explain: what an excess of long ones did can be estimated and taken away (control variates: Lavenberg and Welch 1981, Manage.
 Sci. 27). The shown values are those of the window. In an open loop a short window lacks the rare long queues: the intervals of
@@ -27,15 +31,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from servebench.analysis.quantiles import beta_quantile
+from servebench.analysis.quantiles import TINY, Mixture, beta_quantile
 from servebench.analysis.queueing import is_random, long_run, reads_long_prompts
 from servebench.analysis.serial import (
     FLAT,
     ROUNDS_MIN,
     VALUES_PER_WAVE,
+    WANDER_S,
+    WAVES_MAX,
     WAVES_MIN,
     SeriesSpan,
     mean_interval,
@@ -65,6 +72,13 @@ CHECKED_SD = 5.0
 """Lengths whose mean is so many standard errors away were not drawn from the distribution that is known."""
 RATE_SLICES = 1024
 """Into how many slices a window is cut for the interval of a rate: far finer than the waves that are looked at."""
+HIGH_PERCENT = 90.0
+"""From here on all values say more about the engine's wander than those beyond the percentile."""
+RISE_VALUES = 1024
+"""How many values are enough to tell how a percentile rises; more are thinned."""
+RISE_SDS = (0.00125, 0.32, 9)
+"""The deviations at which it is computed: first, last, and how many; it is nearly a line between them."""
+RISE_PRECISION = 1e-4
 LOOK_GROWTH = 1.4
 """By how much the requests grow from one look to the next: a point is at most this much longer than it has to be."""
 FORECAST_MARGIN, EARLY_MARGIN = 2.0, 8.0
@@ -229,7 +243,12 @@ def pooled_percentile_interval(
     reach = DENSITY_SD * math.sqrt(share * (1 - share) / values.size)
     left, right = max(0.0, share - reach), min(1.0, share + reach)
     least, most = np.quantile(values, [left, right]).tolist()
-    found = mean_interval(estimate + (share - lies_below) * (most - least) / (right - left), span, prior)
+    influence = estimate + (share - lies_below) * (most - least) / (right - left)
+    rise = partial(_rise, values, share, span.seconds if prior is FLAT else math.inf)
+    if percent >= HIGH_PERCENT:
+        speed = wander_likelihood(values if counts is None else linearised(values, counts), span, WAVES_MAX)
+        prior = prior if speed is None else prior * speed / (prior * speed).sum()
+    found = mean_interval(influence, span, prior, rise=rise)
     if found is None:
         return None
     # the shares whose percentiles bound that of `share` for independent values (Clopper and Pearson 1934)
@@ -237,6 +256,24 @@ def pooled_percentile_interval(
     limits = beta_quantile(rank, count - rank + 1, tail), beta_quantile(rank + 1, count - rank, 1 - tail)
     low, high = np.quantile(values, limits).tolist()
     return min(max(0.0, found[0]), low), max(found[1], high)
+
+
+def _rise(values: Floats, share: float, slowest_s: float, sds: Floats) -> Floats:
+    """Return by how much the quantile at `share` rises, relative to it, where the values also vary together by each of `sds`, as
+    those of many windows do; `sds` has a row for each of WANDER_S.
+
+    Not by wander slower than `slowest_s`: what FLAT guesses beyond the window is in the interval, and a rise would double it."""
+    at = (np.arange(RISE_VALUES) + 0.5) / RISE_VALUES
+    few = np.quantile(values, at) if values.size > RISE_VALUES else values
+    plain = float(np.quantile(few, share))
+    if plain <= 0:
+        return np.zeros_like(sds)
+    weights, grid = np.full(few.size, 1 / few.size), np.geomspace(*RISE_SDS)
+    spread = (Mixture(weights, few, sd * np.maximum(few, TINY)) for sd in grid)
+    risen = [one.quantile(share, start=plain, precision=RISE_PRECISION, scale=plain) for one in spread]
+    known = np.where(np.array(WANDER_S)[:, None, None] <= slowest_s, sds, 0.0)
+    found: Floats = np.interp(known, [0.0, *grid], [0.0, *(one / plain - 1 for one in risen)])
+    return found
 
 
 def are_usual(lengths: AnswerLengths) -> bool:
