@@ -23,7 +23,7 @@ LEVELS = (Level(1), Level(4))
 
 CHANCE = Promise(
     name="chance",
-    text="with one start each, two equal engines differ by more than is called chance in at most 5% of studies",
+    text="with one start each, two equal engines differ by more than is called chance",
     bar=0.05,
 )
 

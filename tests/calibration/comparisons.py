@@ -23,7 +23,7 @@ LIMIT = 0.05
 
 AA = Promise(
     name="aa",
-    text="`compare` calls two equal engines faster or slower in at most 5% of comparisons (four levels)",
+    text="`compare` calls two equal engines faster or slower (four levels)",
     bar=0.05,
 )
 POWER_5 = Promise(
@@ -34,15 +34,13 @@ POWER_10 = Promise(
 )
 GATE = Promise(
     name="gate",
-    text="the gate passes a regression of 2 points more than its limit in at most 5% of comparisons",
+    text="the gate passes a regression of 2 points more than its limit",
     bar=0.05,
 )
-RECOMMEND = Promise(
-    name="recommend", text="`recommend` names a winner among equal engines in at most 5% of studies", bar=0.05
-)
+RECOMMEND = Promise(name="recommend", text="`recommend` names a winner among equal engines", bar=0.05)
 ANSWER = Promise(
     name="answer",
-    text="the last screen names a best of two equal engines at some level in at most 5% of studies",
+    text="the last screen names a best of two equal engines at some level",
     bar=0.05,
 )
 

@@ -37,13 +37,13 @@ POINT_ERROR = 0.0087
 
 PASSED = Promise(
     name="gate_aa",
-    text="the gate passes equal builds in at least 95% at the number of starts that it named itself (limit 5%, two levels)",
+    text="the gate passes equal builds at the number of starts that it named itself",
     bar=0.95,
     at_most=False,
 )
 CAUGHT = Promise(
     name="gate_loss",
-    text="the gate passes a build that is worse by its limit in at most 5%, at the same number of starts",
+    text="the gate passes a build that is worse by its limit, at the same number of starts",
     bar=0.05,
 )
 BETTER = Promise(

@@ -19,19 +19,19 @@ from support.records import requests_frame
 
 LIMIT_NAMED = Promise(
     name="limit_named",
-    text="the finding names a planted bottleneck, and none where there is none, in at least 19 of 20 runs",
+    text="the finding names a planted bottleneck, and none where there is none",
     bar=0.95,
     at_most=False,
 )
 LIMIT_PART = Promise(
     name="limit_part",
-    text="the planted time is in the right part of the request time within 2%, in at least 19 of 20 runs",
+    text="the planted time is in the right part of the request time within 2%",
     bar=0.95,
     at_most=False,
 )
 LIMIT_ACTED = Promise(
     name="limit_acted",
-    text="the first proposal, or the end of what was planted outside of the engine, improves what it should in at least 19 of 20",
+    text="the first proposal, or the end of what was planted outside of the engine, improves what it should",
     bar=0.95,
     at_most=False,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,8 +20,7 @@ Written by `make calibrate` from its stored parts; do not edit. **What is assume
 wanders by 2% over 5 s, its steps vary by 3%, and starts differ as the cell says, normally distributed. Real engines have slow
 starts and other noise: what is kept here may be broken there ([proof.md](proof.md) counts it), and what is broken here is broken.
 
-servebench judges them by the code of real runs: the same windows, intervals, comparisons, recommendations, gate and searches.
-*met*: the whole 95% interval keeps the promise (Wilson's of a share, Student's of a bias, of a width that of the standard
+The code of real runs judges them. *met*: the whole 95% interval keeps the promise (Wilson's of a share, Student's of a bias, of a width that of the standard
 deviation that it is divided by); *not met*: the whole interval breaks it; *open*: only more repetitions can tell.
 
 Each part has the commit that gave it and says nothing of later changes: `make calibrate` measures the parts that are missing or
@@ -75,19 +75,16 @@ def page(parts: Sequence[CalibrationPart], csv_name: str = "calibration.csv") ->
     found = [line.verdict for part in parts for line in part.lines]
     counts = {name: found.count(one) for name, one in zip(("met", "open", "unmet", "silent"), VERDICTS, strict=True)}
     head = HEAD.format(**counts, all=len(found), csv=csv_name)
-    rows = []
+    rows, made = [], defaultdict[str, list[str]](list)
     for part in parts:
+        made[f"{part.commit} ({part.date})"].append(part.name + " (not complete)" * (not part.complete))
         for promise in dict.fromkeys(line.promise for line in part.lines):
             own = [line.verdict for line in part.lines if line.promise == promise]
-            counted = [str(own.count(one)) for one in VERDICTS]
-            made = (
-                f"{part.commit}, {part.date}, {part.repetitions} repetitions, seed {part.seed}"
-                + ", not complete" * (not part.complete)
-            )
-            rows.append([promise.name, promise.text, bar_text(promise), *counted, made])
-    return "\n".join(
-        [head, *table(["promise", "text", "bar", *VERDICTS, "measured with"], rows, left=(0, 1, 7), escaped=True), ""]
-    )
+            counted = "/".join(str(own.count(one)) for one in VERDICTS)
+            rows.append([promise.name, promise.text, bar_text(promise), counted])
+    measured = "\n".join(f"- {commit}: {', '.join(names)}" for commit, names in made.items())
+    columns = ["promise", "text", "bar", "/".join(VERDICTS)]
+    return "\n".join([head, *table(columns, rows, left=(0, 1), escaped=True), "", "Commits:", "", measured, ""])
 
 
 def rows_csv(parts: Sequence[CalibrationPart]) -> str:

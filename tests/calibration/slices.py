@@ -19,7 +19,7 @@ from servebench.contracts.estimate import Z_95
 
 HOLDS = Promise(
     name="slices_coverage",
-    text="the 95% interval of the ratio of two starts that take turns holds the true one in at least 93%",
+    text="the 95% interval of the ratio of two starts that take turns holds the true one",
     bar=0.93,
     at_most=False,
 )
@@ -28,7 +28,7 @@ WIDTH = Promise(
 )
 AA = Promise(
     name="slices_aa",
-    text="`compare` calls two equal engines that take turns faster or slower in at most 5% of comparisons (two levels)",
+    text="`compare` calls two equal engines that take turns faster or slower",
     bar=0.05,
 )
 POWER = Promise(

@@ -108,7 +108,8 @@ def test_the_page_is_made_of_stored_parts(tmp_path):
     assert read_parts(tmp_path) == [part]
     text = page([part])
     assert "**0 of 2 rows are met, 1 are open, 1 are not met**" in text
-    assert "| p | a promise | ≤ 5% | 0 | 1 | 0 | 0 | abc, 2026-11-25, 40 repetitions, seed 3 |" in text
+    assert "| p | a promise | ≤ 5% | 0/1/0/0 |" in text
+    assert "- abc (2026-11-25): p" in text
     head, first, second = rows_csv([part]).splitlines()
     assert head.startswith("promise,cell,repetitions")
     assert first == "p,c,40,0,0,0,0.087622,≤ 5%,open,abc,2026-11-25,3"

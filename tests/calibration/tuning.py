@@ -45,26 +45,26 @@ much longer they take than a block."""
 
 WRONG = Promise(
     name="tune",
-    text="`servebench tune` picks settings that are more than the margin of 3% worse than the best in at most 5% of the studies, "
+    text="`servebench tune` picks settings that are more than the margin of 3% worse than the best, "
     f"with {CANDIDATES} candidates and {BUDGET_SHARE:.0%} of the engine time of a grid with three repeats",
     bar=0.05,
 )
 HELD = Promise(
     name="tune_gain",
-    text="the interval of `servebench tune`'s gain over stock, from the finals alone, holds the true gain in 95% of the studies",
+    text="the interval of `servebench tune`'s gain over stock, from the finals alone, holds the true gain",
     bar=0.95,
     at_most=False,
 )
 AGAIN = Promise(
     name="tune_again",
     text=f"the gain in {AGAIN_STARTS} new starts of each that are no slow ones, by their mean, is in the interval that "
-    "`servebench tune` gives for it in 95% of the studies",
+    "`servebench tune` gives for it",
     bar=0.95,
     at_most=False,
 )
 EQUAL = Promise(
     name="tune_aa",
-    text=f"where all {CANDIDATES} candidates are equal, `servebench tune` calls one better than stock in at most 5% of studies",
+    text=f"where all {CANDIDATES} candidates are equal, `servebench tune` calls one better than stock",
     bar=0.05,
 )
 PARTS = Promise(

@@ -133,6 +133,11 @@ def test_a_file_that_exists_is_not_touched(tmp_path, run_main):
     assert (tmp_path / "trace.jsonl").read_text() == "mine\n"
 
 
+def test_a_name_that_no_workload_reads_is_refused_before_a_file_is_made(tmp_path, run_main):
+    run_main("record", "--to", "trace.txt", "--port", str(own_port()), "--", "http://127.0.0.1:9", code=2)
+    assert not (tmp_path / "trace.txt").exists()
+
+
 @pytest.mark.parametrize("url", ["host:8000", "ftp://host", "http://", "http://user:key@host", "http://host:port"])
 def test_what_is_no_address_is_refused_before_a_file_is_made(tmp_path, run_main, url):
     run_main("record", "--to", "trace.jsonl", "--port", str(own_port()), "--", url, code=2)

@@ -61,6 +61,8 @@ def test_a_level_waits_until_others_are_done_and_says_so():
     session = session_of()
     assert waited(Machine(10.0), session) == (10.5, True)
     assert {one.note for one in session.request.events.of(Doing)} == {"1.0 of 2 cores"}
+    (said,) = session.request.events.of(Notice)
+    assert (said.kind, said.note) == ("quiet_awaited", "1.0 of 2 cores")
     assert waited(Machine(0.0), session_of()) == (0.5, True)
 
 

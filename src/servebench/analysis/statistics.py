@@ -35,7 +35,7 @@ from functools import partial
 
 import numpy as np
 
-from servebench.analysis.quantiles import TINY, Mixture, beta_quantile
+from servebench.analysis.quantiles import Mixture, beta_quantile
 from servebench.analysis.queueing import is_random, long_run, reads_long_prompts
 from servebench.analysis.serial import (
     FLAT,
@@ -269,7 +269,7 @@ def _rise(values: Floats, share: float, slowest_s: float, sds: Floats) -> Floats
     if plain <= 0:
         return np.zeros_like(sds)
     weights, grid = np.full(few.size, 1 / few.size), np.geomspace(*RISE_SDS)
-    spread = (Mixture(weights, few, sd * np.maximum(few, TINY)) for sd in grid)
+    spread = (Mixture(weights, few, sd * np.maximum(few, plain * RISE_PRECISION)) for sd in grid)
     risen = [one.quantile(share, start=plain, precision=RISE_PRECISION, scale=plain) for one in spread]
     known = np.where(np.array(WANDER_S)[:, None, None] <= slowest_s, sds, 0.0)
     found: Floats = np.interp(known, [0.0, *grid], [0.0, *(one / plain - 1 for one in risen)])

@@ -196,15 +196,15 @@ NoticeKind = Literal[
     "answers_kept", "budget_spent", "candidate_proposed", "comparison_failed", "engine_reused", "engine_time", "flag_rejected",
     "gpus_awaited", "job_ended", "job_lost", "job_running", "job_submitted", "jobs_stopping", "left_behind", "others_take_cpu",
     "minutes_spent", "nothing_to_grade", "place_awaited", "point_again", "point_left", "point_replaced", "point_void",
-    "port_awaited", "port_taken", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed", "timings_failed",
-    "tracking_failed", "tune_answer_failed", "tune_stopped", "tune_unfinished",
+    "port_awaited", "port_taken", "quiet_awaited", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed",
+    "timings_failed", "tracking_failed", "tune_answer_failed", "tune_stopped", "tune_unfinished",
 ]  # fmt: skip
 """What is shown in one line and changes nothing else."""
 
 
 class Notice(Event):
     """Something that is only shown: `of` what (an engine, run, candidate, scorer or file), a `note` on it, such as the reason,
-    and `at` which machine, port or workload."""
+    and `at` which machine, port, workload or time."""
 
     kind: NoticeKind
     of: str = ""

@@ -37,6 +37,8 @@ def record(
 
     Raises ConfigError, PreflightError, StoreError.
     """
+    if file.suffix != ".jsonl":
+        raise ConfigError(f"--to {file}: its name must end in .jsonl, by which workload=trace knows it")
     try:
         url = httpx.URL(address).copy_with(query=None, fragment=None)
         if url.scheme not in ("http", "https") or not url.host or url.userinfo:
@@ -62,7 +64,8 @@ def record(
     requests, sessions, prompt, output = (counts.get(name, 0) for name in ("requests", "sessions", "input", "output"))
     say(f"{file}: {requests} requests of {sessions} sessions, {prompt} tokens in, {output} out{more}")
     if requests:
-        say(f"replay it: servebench endpoint={url} workload=trace workload.path={file} load=replay")
+        words = f"workload=trace workload.path={file} load=replay load.requests={requests}"
+        say(f"replay it: servebench endpoint={url} {words}")
     else:
         say(f"only requests to {', '.join(one.path for one in KINDS.values())} are recorded; others are passed on")
 

@@ -16,7 +16,13 @@ STREAM = "preview"
 
 def preview_key(settings: RunSettings) -> tuple[object, ...]:
     """Return the settings on which a preview depends: those with equal keys have the same preview."""
-    return (settings.workload, settings.model, settings.load.requests, settings.engine.max_model_len)
+    return (
+        settings.workload,
+        settings.model,
+        settings.load.requests,
+        settings.engine.name,
+        settings.engine.max_model_len,
+    )
 
 
 def preview(settings: RunSettings, registry: Registry) -> Preview:
@@ -63,6 +69,7 @@ def preview(settings: RunSettings, registry: Registry) -> Preview:
         output_tokens=[request.output_tokens for request in requests],
         ideal_hit_rate=None if any(one.images for one in requests) else hit_rate(hits),
         block_tokens=BLOCK_TOKENS,
+        engine_counts=registry.engine(settings.engine.name).tokenize_path is not None,
         limit_tokens=settings.engine.max_model_len or settings.model.context_length,
         limit_key="engine.max_model_len" if settings.engine.max_model_len else "model.context_length",
     )

@@ -16,6 +16,7 @@ from servebench.run.measure import measure_level
 from servebench.run.session import RunSession
 from servebench.run.steps import Steps
 from servebench.telemetry.machine import CpuUse, others_now
+from servebench.util.figures import duration
 
 Measured = tuple[Point, PointEvidence]
 PROGRAMS_NOW = partial(others_now, stolen=False)
@@ -73,7 +74,11 @@ def wait_until_quiet(
         return True
     key = request.turn.at_once or request.run_id, request.turn.start
     use, began_s, before_s = CpuUse(engine=running.pid), now(), request.waited_s.get(key, 0.0)
-    while (others := look(use)) is not None and before_s + now() - began_s < most_s:
+    said = False
+    while (others := look(use)) is not None and (left_s := most_s - before_s - now() + began_s) > 0:
+        if not said:
+            request.events(Notice("quiet_awaited", at=duration(left_s), note=others))
+            said = True
         request.events(Doing("waiting_quiet", note=others))
     request.waited_s[key] = before_s + now() - began_s
     return others is None

@@ -49,7 +49,7 @@ from servebench.study.resume import (
 )
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
-from servebench.telemetry.machine import CpuUse, others_now
+from servebench.telemetry.machine import CpuUse, listener_pid, others_now
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, FailureKind, PreflightError, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
@@ -379,7 +379,9 @@ def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry)
     """Return what all runs of a study in this process share; measures the client's precision if that is not known."""
     events = session.events
     watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
-    if watched and (others := others_now(CpuUse())) is not None:
+    urls = {url for job in watched if (url := getattr(job.settings.launch, "base_url", None))}
+    servers = frozenset(pid for pid in (listener_pid(url)[0] for url in urls) if pid is not None)
+    if watched and (others := others_now(CpuUse(backends=servers))) is not None:
         events(Notice("others_take_cpu", note=others))
     return RunContext(
         study=session.folder,

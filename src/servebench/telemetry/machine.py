@@ -362,9 +362,13 @@ def _number(path: Path) -> float | None:
 
 def engine_pid(running: RunningEngine) -> tuple[int | None, str | None]:
     """Return the engine's process, None for an engine on another machine; and why it is unknown, if it is."""
-    if running.pid is not None:
-        return running.pid, None
-    url = urlsplit(running.root_url)
+    return (running.pid, None) if running.pid is not None else listener_pid(running.root_url)
+
+
+def listener_pid(address: str) -> tuple[int | None, str | None]:
+    """Return the process that listens at the address of a server, None for one on another machine; and why it is unknown, if it
+    is."""
+    url = urlsplit(address)
     place = _place_of(url.hostname or "")
     if place == "elsewhere":
         return None, None

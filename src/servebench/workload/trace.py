@@ -1,5 +1,6 @@
 """The workload `trace`: lengths, arrivals and shared prefixes of a recorded service, with synthesized prompts."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -63,9 +64,10 @@ class TraceWorkload(FillingWorkload):
             if getattr(settings, key) is not None
         ]
         if block_tokens < SALT_TOKENS_MAX:
+            least = math.ceil(100 * settings.length_scale * SALT_TOKENS_MAX / block_tokens) / 100
             faults.append(
                 f"workload.length_scale={settings.length_scale:g} makes hash blocks of {block_tokens} tokens; "
-                f"distinct blocks need at least {SALT_TOKENS_MAX}: raise it or workload.block_tokens"
+                f"distinct blocks need {SALT_TOKENS_MAX}: set it to {least:g} or more, or raise workload.block_tokens"
             )
         return faults
 

@@ -69,6 +69,16 @@ def test_a_think_time_may_contain_the_time_of_sub_agents(absolute):
     assert weka_job({"requests": entries}, 0).steps[1].pause_s == 3.0
 
 
+def test_times_of_a_sub_agent_count_from_its_marker_where_no_answer_has_a_time():
+    """Recordings without `api_time`: the marker stands where the sub-agent was sent."""
+    inner = [request(0.0, 50), request(2.0, 60)]
+    marker = {"t": 5.0, "type": "subagent", "status": "completed", "duration_ms": 3000, "requests": inner}
+    job = weka_job({"requests": [request(0.0, 100), marker, request(10.0, 120)]}, 0)
+    assert [step.pause_s for step in job.sub_agents[0].steps] == [5.0, 2.0]
+    # after the last request of the sub-agent at 7 s
+    assert job.steps[1].pause_s == 3.0
+
+
 def test_sub_agents_may_have_sub_agents():
     """Times of each count from the start of its own agent; all are requests of the job."""
     inmost = {"t": 2.0, "type": "subagent", "status": "completed", "requests": [request(0.5, 40, api_time=1.0)]}

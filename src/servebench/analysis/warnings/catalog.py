@@ -247,8 +247,8 @@ HIT_RATE_MISSED = _define(
 CACHE_NOT_RESET = _define_mark(
     "cache_not_reset",
     "the engine could not empty its prefix cache",
-    "compare latencies of quality answers at the first quality.concurrency only, or let the engine empty its cache "
-    "(vLLM: VLLM_SERVER_DEV_MODE=1)",
+    "let the engine empty its cache (vLLM: VLLM_SERVER_DEV_MODE=1); later points, and answers at a later "
+    "quality.concurrency, may be faster by what earlier ones left in it",
 )
 PROMPT_SIZE_APPROXIMATE = _define(
     "prompt_size_approximate",

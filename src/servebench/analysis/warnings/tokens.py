@@ -164,7 +164,11 @@ def cache_contaminated(point: PointEvidence) -> Doubt | None:
 def hit_rate_missed(point: PointEvidence) -> Doubt | None:
     """Warn when the prefix cache did not find the share of prompt tokens that the workload asks for."""
     asked, reached = point.row.prefix_cache_hit_rate_asked, point.row.prefix_cache_hit_rate
-    if asked is None or not point.ok or (reached is not None and abs(reached - asked) <= HIT_RATE_APART_MAX):
+    if (
+        asked is None
+        or point.row.input_tokens_mean is None
+        or (reached is not None and abs(reached - asked) <= HIT_RATE_APART_MAX)
+    ):
         return None
     found = "the engine does not say what it found" if reached is None else f"the engine found {reached:.1%}"
     return catalog.HIT_RATE_MISSED.issue(f"workload.hit_rate asks for {asked:.1%} of the prompt tokens; {found}")

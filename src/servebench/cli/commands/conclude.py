@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from servebench.analysis.conclude import Conclusions
     from servebench.analysis.verdict.gate import Gate
     from servebench.analysis.verdict.model import Comparison
+    from servebench.contracts.stored import RunData
     from servebench.report.blocks import Block
     from servebench.report.terminal.console import Output
 
@@ -202,8 +203,6 @@ def recommend_command(
     from servebench.analysis.conclude import Options, conclude
     from servebench.analysis.fairness import check_varying
     from servebench.analysis.recommendation.rules import load_rules, rules_text
-    from servebench.contracts.emulation import imitated
-    from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
     from servebench.report.export.conclusions import as_plain
     from servebench.report.screens.recommendation import recommendation_blocks
@@ -231,11 +230,7 @@ def recommend_command(
     _say_unreadable(concluded)
     if not concluded.recommendations:
         say("servebench: nothing to recommend: no run has a point; 'servebench ls' shows how each ended")
-    labels = run_labels(runs)
-    if how := imitated(run.fact("launch") for run in runs):
-        named = [labels[run.run_id].text for run in runs if run.emulated]
-        which = "" if len(named) == len(runs) else f" ({', '.join(named)})"
-        say(f"servebench: {how} engines{which}: these numbers do not describe the real ones")
+    _say_imitated(runs)
     complete = verbose if out.form == "markdown" else out.complete
     out.write(recommendation_blocks(concluded.recommendations or (), verbose=complete), as_plain(concluded))
     return 0
@@ -309,6 +304,20 @@ def report_command(
     return 0
 
 
+def _say_imitated(runs: Sequence[RunData]) -> str:
+    """Say which engines were imitated, on the standard error, and return how: nothing for none."""
+    from servebench.contracts.emulation import imitated
+    from servebench.contracts.labels import run_labels
+    from servebench.report.terminal.console import say
+
+    how, labels = imitated(run.fact("launch") for run in runs), run_labels(runs)
+    if how:
+        named = [labels[run.run_id].text for run in runs if run.emulated]
+        which = "" if len(named) == len(runs) else f" ({', '.join(named)})"
+        say(f"servebench: {how} engines{which}: these numbers do not describe the real ones")
+    return how
+
+
 def _print_as(tool: str, name: str, to: Output, data_set: int | None, *, outputs: Path) -> int:
     """Print a run as another tool would. Raises ConfigError, StoreError."""
     from servebench.measure.dialects import DIALECTS
@@ -316,11 +325,12 @@ def _print_as(tool: str, name: str, to: Output, data_set: int | None, *, outputs
     from servebench.store.studies import find, runs_of
 
     runs, dialect = runs_of(find(name, outputs)), DIALECTS.get(tool)
+    facts = {"imitated": _say_imitated(runs)}
     if dialect is not None and (points := as_tool.points_as_tool(runs, dialect)):
         data = {"as": tool, "notes": list(dialect.notes), "points": [point.as_dict() for point in points]}
-        to.write(as_tool.as_tool_blocks(points, dialect), data)
+        to.write(as_tool.as_tool_blocks(points, dialect), data | facts)
     elif dialect is None and (curves := as_tool.curves_of(runs, data_set)):
-        to.write(as_tool.as_mlperf_blocks(curves, data_set), as_tool.as_document(curves, data_set))
+        to.write(as_tool.as_mlperf_blocks(curves, data_set), as_tool.as_document(curves, data_set) | facts)
     else:
         raise ConfigError(f"'{name}' has no successful requests to recompute from: all failed, or it was imported")
     return 0

@@ -120,6 +120,8 @@ class ToolCallScorer(RowScorer):
         error, measures = judge_calls(calls, expected, _schemas(item.body["tools"]))
         in_text = error == "no_call" and any(name in answer.text for name in _schemas(item.body["tools"]))
         note = "the text names a tool: the engine may need its parser of tool calls" if in_text else error
+        if error == "no_call" and answer.finish_reason == "length":
+            note = f"no call in {MAX_TOKENS} tokens, where the answer was cut"
         # without a tool that fits this is irrelevance detection
         category = {f"{item.task}_accuracy": error is None} if item.task and expected else {}
         return Grade(

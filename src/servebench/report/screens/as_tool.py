@@ -132,10 +132,13 @@ def _figures(point: CurvePoint) -> Iterator[str]:
 
 def _finding(one: RuleFinding) -> list[str]:
     section, consequence = rules.RULES[one.rule]
-    shown = (
-        each.replace("_", " ") if isinstance(each, str) else short_number(each) for each in (one.found, one.needed)
-    )
+    shown = (each.replace("_", " ") if isinstance(each, str) else _exact(each) for each in (one.found, one.needed))
     return [one.rule, section, _at(one), *shown, consequence]
+
+
+def _exact(value: float) -> str:
+    """A rule is kept or not by all digits of a number of requests."""
+    return f"{value:,.0f}" if float(value).is_integer() else short_number(value)
 
 
 def _at(one: CurvePoint | RuleFinding) -> str:

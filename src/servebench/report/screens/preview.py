@@ -34,6 +34,8 @@ class Preview:
     output_tokens: Sequence[int]
     ideal_hit_rate: float | None
     block_tokens: int
+    engine_counts: bool = False
+    """Whether the engine says how many tokens a text has."""
     limit_tokens: int | None = None
     """The longest prompt with its answer, from the setting `limit_key`; None where there is no limit."""
     limit_key: str = "engine.max_model_len"
@@ -47,7 +49,10 @@ def preview_blocks(preview: Preview) -> Iterator[Block]:
         more = f"repeated to {count}" if of_rows < len(preview.requests) else f"counted here: {count}"
         count = f"{_counted(rows, 'row')}, {_counted(of_rows, 'request')}; {more}"
     yield Line.of(Span(preview.workload, "strong"), f" for {preview.model}: {count}")
-    counted = "the model's tokenizer" if preview.exact else "not the model's tokenizer: a run uses the engine's"
+    instead = (
+        ": a run uses the engine's" if preview.engine_counts else "; set model.tokenizer to its file for exact lengths"
+    )
+    counted = "the model's tokenizer" if preview.exact else f"not the model's tokenizer{instead}"
     yield Line.of(f"counted with: {preview.tokenizer} ({counted})")
     yield from (Line.of(Span(note, "warn")) for note in preview.notes)
     if preview.salted:

@@ -59,6 +59,7 @@ NOTICES = {
     "point_void": "{of}: the point is void and is measured again",
     "port_awaited": "waiting for port {at}, which another run uses",
     "port_taken": "another process took port {note}: starting {of} again at port {at}",
+    "quiet_awaited": "waiting up to {at} for a quiet machine: others take {note}",
     "scorer_left_out": "quality: left out: {note}",
     "secrets_left": "{of} may still hold keys ({note}); to remove them: servebench recover",
     "self_check_failed": "no self-check: {note}; the points have no figures of the client's error",

@@ -213,7 +213,7 @@ def _chance(rival: model.Rival) -> str:
     """What chance allows of a lead on single starts: by how much two starts of one engine differ, and what shows that."""
     earlier = rival.row.method.earlier if rival.row is not None and rival.row.method is not None else 0
     by = f" ({earlier} earlier starts of this machine)" if earlier else ""
-    return f"up to {_share(rival.bound)} may be chance{by}"
+    return f"up to {_share(rival.bound)} may be chance{by}" if rival.bound else "may be chance"
 
 
 def _share(share: float) -> str:

@@ -27,7 +27,7 @@ def time_lines(plan: PlanReady) -> list[str]:
         takes = f"up to about {duration(plan.seconds)}" if plan.seconds else "the time is known after the first point"
         return [f"{runs}{points}, {takes}{cost}{real}", *chosen]
     levels = f"{_counted(each.levels, 'level')} in " if each.levels else "a search of "
-    takes = f"{'' if each.earlier else 'up to '}about {duration(plan.seconds)}"
+    takes = f"about {duration(plan.seconds)}" if each.earlier else f"up to about {duration(plan.seconds)} and warm-up"
     hours = virtual
     if plan.seconds >= HOURS_FROM_S and not plan.imitated:
         hours = f", {number(plan.seconds / 3600, 2)} engine hours"

@@ -197,7 +197,9 @@ def _agent(
             thread.timed = [replace(one, think_s=None) for one in thread.timed]
     # some files count the times of a sub-agent from its start, some from that of the job
     markers = [marker for thread in threads for marker in thread.markers]
-    absolute = all(2 * float(marker["requests"][0]["t"]) >= spawned_s for _, spawned_s, marker in markers)
+    absolute = all(
+        2 * float(marker["requests"][0]["t"]) >= (spawned_s or float(marker["t"])) for _, spawned_s, marker in markers
+    )
     main, *others = threads
     beside = []
     for thread in others:
@@ -257,7 +259,10 @@ def _thread_agent(
     for after, spawned_s, marker in thread.markers:
         # some put the marker at the start of a sub-agent, some at its end
         at_s, took_s = float(marker["t"]), float(marker.get("duration_ms") or 0.0) / MS_PER_S
-        zero_s = 0.0 if absolute else min(at_s, at_s - took_s, key=lambda start_s: abs(start_s - spawned_s))
+        # without the time of the answer before, nothing says that it was the end
+        may_end = not after or main[after - 1].ended_s > main[after - 1].sent_s
+        starts_s = (at_s, at_s - took_s) if may_end else (at_s,)
+        zero_s = 0.0 if absolute else min(starts_s, key=lambda start_s: abs(start_s - spawned_s))
         agent, end_s = _agent(marker["requests"], spawned_s - zero_s if after else None, known)
         awaited = after if agent.steps and after < len(main) and marker.get("status") != NOT_AWAITED else None
         if awaited is not None:
