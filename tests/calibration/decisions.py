@@ -47,7 +47,7 @@ RIGHT = Promise(
 )
 COST = Promise(
     name="decided_time",
-    text="`study.until=decided` takes at most half of the engine time of five fixed starts to find a slower engine",
+    text="`study.until=decided` finds a slower engine in at most half of the time of five fixed starts",
     bar=0.5,
     kind="bias",
 )

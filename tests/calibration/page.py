@@ -15,12 +15,12 @@ from servebench.report.export.markdown import table
 
 HEAD = """# How often the conclusions are right
 
-Written by `make calibrate` from its stored parts; do not edit. **What is assumed**: simulated engines
+Written by `make calibrate`; do not edit. **What is assumed**: simulated engines
 ([`launch=simulated`](emulated.md#simulated-engines)) whose truth is known. Unless a cell says otherwise, the speed of an engine
 wanders by 2% over 5 s, its steps vary by 3%, and starts differ as the cell says, normally distributed. Real engines have slow
 starts and other noise: what is kept here may be broken there ([proof.md](proof.md) counts it), and what is broken here is broken.
 
-The code of real runs judges them. *met*: the whole 95% interval keeps the promise (Wilson's of a share, Student's of a bias, of a width that of the standard
+*met*: the whole 95% interval keeps the promise (Wilson's of a share, Student's of a bias, of a width that of the standard
 deviation that it is divided by); *not met*: the whole interval breaks it; *open*: only more repetitions can tell.
 
 Each part has the commit that gave it and says nothing of later changes: `make calibrate` measures the parts that are missing or
