@@ -60,6 +60,13 @@ def test_lengths_pauses_and_jobs_are_those_of_the_trace(unseen, pieces):
         assert one.job == f"c1-0/j{place[0]}"
 
 
+@pytest.mark.parametrize("cap", [0.01, None])
+def test_no_pause_is_longer_than_the_cap(unseen, pieces, cap):
+    found = requests_of(AgentTraceWorkload, pieces, 60, path=unseen, pause_cap_s=cap)
+    longest = max(one.think_s or 0.0 for one in found)
+    assert longest == cap if cap else longest > 0.01
+
+
 def test_equal_ids_are_equal_text_and_others_are_not(unseen, pieces):
     """Prompts share whole blocks exactly as far as their ids do, across sessions; between jobs too where the ids are global."""
     steps = recorded(unseen)

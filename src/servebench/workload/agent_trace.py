@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -27,13 +28,15 @@ class AgentTraceSettings(TraceSettings):
 
     With `history: recorded` each prompt is made of its recorded blocks, which contain the recorded answers, and is the same for
     every engine; with `real` a prompt that continues another one contains the model's answer to it. Where nothing is in flight,
-    all pauses are shortened alike so that the next request is sent after at most `idle_cap_s` (null: never). `max_input_tokens`
-    leaves out jobs with a longer prompt.
+    all pauses are shortened alike so that the next request is sent after at most `idle_cap_s` (null: never); no pause is longer
+    than `pause_cap_s` (null: as recorded). Both have the values of AIPerf's scenario `agentx`. `max_input_tokens` leaves out
+    jobs with a longer prompt.
     """
 
     history: Literal["recorded", "real"] = "recorded"
     active: PositiveInt = 16
     idle_cap_s: Annotated[float, Ge(0), Le(SECONDS_MAX)] | None = 10.0
+    pause_cap_s: Annotated[float, Ge(0), Le(SECONDS_MAX)] | None = 300.0
 
 
 class AgentTraceWorkload(TraceWorkload):
@@ -118,7 +121,7 @@ class AgentTraceWorkload(TraceWorkload):
             temperature=settings.temperature,
             prompt_tokens=None if answers else tokens,
             session_id=f"{stream}/{session.name}",
-            think_s=step.think_s,
+            think_s=step.think_s and min(step.think_s, inf if settings.pause_cap_s is None else settings.pause_cap_s),
             job=f"{stream}/{session.job}",
             job_requests=session.job_requests,
             after=ids_before(session, number, prompts.ids),

@@ -115,6 +115,19 @@ def test_agents_of_one_list_that_worked_at_once_stay_at_once():
     assert (beside.after, beside.before, job.requests) == (1, 3, 6)
 
 
+def test_a_request_beside_others_takes_no_pause_from_them():
+    """What one agent thought between two of its own requests is kept."""
+    entries = [
+        request(0.0, 48, hash_ids=[1, 2, 3], api_time=1.0),
+        request(0.5, 64, hash_ids=[9, 8], api_time=0.2),
+        request(2.0, 65, hash_ids=[1, 2, 3, 4], api_time=1.0, think_time=9.0),
+        request(4.2, 66, hash_ids=[1, 2, 3, 4, 5], think_time=1.0),
+    ]
+    job = weka_job({"requests": entries, "block_size": 16}, 0)
+    assert [step.pause_s for step in job.steps] == [0.0, 1.0, 1.0]
+    assert len(job.sub_agents) == 1
+
+
 @pytest.mark.parametrize(
     "second",
     [

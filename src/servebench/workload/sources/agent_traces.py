@@ -172,6 +172,8 @@ class _Thread:
     it and the end of the last of them."""
 
     timed: list[_Timed] = field(default_factory=list)
+    own_pause: list[bool] = field(default_factory=list)
+    """Whether the request before each, in the list, is that of the same agent, and the pause fits between them."""
     markers: list[tuple[int, float, Mapping[str, Any]]] = field(default_factory=list)
 
 
@@ -186,15 +188,17 @@ def _agent(
     at = threads[0]
     for entry in entries:
         if entry.get("type") != "subagent":
-            one = _timed(entry, known)
+            one, before = _timed(entry, known), at
             at = _thread_of(one, threads)
+            at.own_pause.append(at is before and bool(at.timed) and _may_think(one, at.timed[-1]))
             at.timed.append(one)
         elif entry.get("requests"):
             at.markers.append((len(at.timed), at.timed[-1].ended_s if at.timed else float(entry["t"]), entry))
     if len(threads) > 1:
         # what was thought between requests of different agents is no pause of one
         for thread in threads:
-            thread.timed = [replace(one, think_s=None) for one in thread.timed]
+            kept = zip(thread.timed, thread.own_pause, strict=True)
+            thread.timed = [one if own else replace(one, think_s=None) for one, own in kept]
     # some files count the times of a sub-agent from its start, some from that of the job
     markers = [marker for thread in threads for marker in thread.markers]
     absolute = all(
@@ -220,6 +224,10 @@ def _thread_of(one: _Timed, threads: list[_Thread]) -> _Thread:
         threads.append(_Thread())
         return threads[-1]
     return max(free, key=lambda thread: _alike(one, thread.timed[-1]) if len(free) > 1 else 0)
+
+
+def _may_think(one: _Timed, last: _Timed) -> bool:
+    return one.think_s is not None and one.think_s <= one.sent_s - last.sent_s
 
 
 def _may_follow(one: _Timed, last: _Timed) -> bool:
