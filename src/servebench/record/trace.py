@@ -105,6 +105,7 @@ class Trace:
         prompt = _tokens(text) if counted is None else counted
         # an event with content holds a token or more
         written = max(_tokens(scan.text + scan.reasoning), len(scan.event_ns)) if output is None else output
+        known = counted is not None and (output is not None or not kind.answers_text)
         streamed, model = asked.get("stream") is True, asked.get("model")
         row = {
             "timestamp": round((started_ns - self._began_ns) / NS_PER_MS, 3),
@@ -123,7 +124,7 @@ class Trace:
             "ttft": _seconds(started_ns, scan.event_ns[0]) if streamed and scan.event_ns else None,
             "api_time": _seconds(started_ns, ended_ns),
             "cancelled": cancelled or None,
-            "lengths_by": "characters" if counted is None or output is None else "usage",
+            "lengths_by": "usage" if known else "characters",
         }
         self.counts.update(
             requests=1, sessions=turn.before_ns is None, cancelled=cancelled, failed=response.status != 200

@@ -264,3 +264,25 @@ def test_a_recorded_trace_is_a_job_for_each_session(tmp_path):
     assert (alone.name, alone.steps) == ("s2", (AgentStep(70, 5, (1, 9), 0.0),))
     assert grown.steps == (AgentStep(64, 5, (1, 2), 0.0), AgentStep(130, 7, (1, 2, 3), 2.5))
     assert {(job.block_tokens, job.scope) for job in (alone, grown)} == {(33, "")}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"in": True}, "in is True, not a number"),
+        ({"in": 12.7}, "in 12.7 and out 5 are no token counts"),
+        ({"t": float("nan")}, "t is nan, not a number"),
+        ({"out": "many"}, "out is 'many', not a number"),
+        ({"think_time": []}, r"think_time is \[\], not a number"),
+    ],
+)
+def test_a_value_that_is_no_number_is_named(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        weka_job({"requests": [request(0.0, 48) | wrong]}, 0)
+
+
+def test_requests_that_are_no_objects_and_blocks_without_tokens_are_refused():
+    with pytest.raises(ValueError, match="request 2 is 'x', not an object"):
+        weka_job({"requests": [request(0.0, 48), "x"]}, 0)
+    with pytest.raises(ValueError, match="block_size 0"):
+        weka_job({"block_size": 0, "requests": [request(0.0, 48)]}, 0)

@@ -8,9 +8,11 @@ each request, with its session.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
+from math import isfinite
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,8 @@ BLOCK_TOKENS = 64
 """The block of a trace that does not say its own."""
 OVERLAP_S = 0.1
 """A request of a list that is sent so much before the answer to another one is from another agent: times are rounded."""
+SHOWN_MAX = 40
+"""How much of a wrong value a message shows."""
 NOT_AWAITED = "async_launched"
 """The status of a sub-agent whose agent goes on meanwhile."""
 OWN_COLUMNS = ("point", "session_id", "request_id", "sent_ns", "ended_ns", "prompt_tokens", "output_tokens", "warmup")
@@ -158,7 +162,7 @@ def _rows(path: str) -> Iterator[tuple[str, Any]]:
 def weka_job(value: Mapping[str, Any], number: int) -> AgentJob:
     """Return the job of one WEKA trace, the `number`-th of its file. Raises ValueError, KeyError, TypeError for what is none."""
     agent, _ = _agent(value["requests"], None, {})
-    size = int(value.get("block_size") or BLOCK_TOKENS)
+    size = BLOCK_TOKENS if value.get("block_size") is None else int(_number(value, "block_size"))
     if not 1 <= size <= TOKENS_MAX:
         raise ValueError(f"block_size {size} is no length of a block")
     # traces that do not say it number the blocks of each job from the start
@@ -186,11 +190,13 @@ def _agent(
     """
     threads = [_Thread()]
     at = threads[0]
-    for entry in entries:
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, Mapping):
+            raise ValueError(f"request {number} is {repr(entry)[:SHOWN_MAX]}, not an object")
         if entry.get("type") != "subagent":
-            one, before = _timed(entry, known), at
+            one, last = _timed(entry, known), at
             at = _thread_of(one, threads)
-            at.own_pause.append(at is before and bool(at.timed) and _may_think(one, at.timed[-1]))
+            at.own_pause.append(at is last and bool(at.timed) and _may_think(one, at.timed[-1]))
             at.timed.append(one)
         elif entry.get("requests"):
             at.markers.append((len(at.timed), at.timed[-1].ended_s if at.timed else float(entry["t"]), entry))
@@ -296,13 +302,22 @@ def _steps(timed: Sequence[_Timed], opened_s: float | None, awaited_s: Mapping[i
 
 def _timed(entry: Mapping[str, Any], known: dict[int, int]) -> _Timed:
     # a prompt repeats the ids of the one before: each is kept in memory once
-    sent_s = float(entry["t"])
-    tokens = int(entry["in"]), int(entry["out"])
-    if not (1 <= tokens[0] <= TOKENS_MAX and 0 <= tokens[1] <= TOKENS_MAX):
-        raise ValueError(f"in {tokens[0]} and out {tokens[1]} are no token counts")
-    think, api_s = entry.get("think_time"), float(entry.get("api_time") or 0.0)
+    sent_s = _number(entry, "t")
+    counts = _number(entry, "in"), _number(entry, "out")
+    if not (all(one.is_integer() for one in counts) and 1 <= counts[0] <= TOKENS_MAX and 0 <= counts[1] <= TOKENS_MAX):
+        raise ValueError(f"in {counts[0]:.15g} and out {counts[1]:.15g} are no token counts")
+    tokens = int(counts[0]), int(counts[1])
+    think, api_s = entry.get("think_time"), _number(entry, "api_time") if entry.get("api_time") is not None else 0.0
     blocks = tuple(known.setdefault(block, block) for block in map(int, entry.get("hash_ids") or ()))
-    return _Timed(sent_s, sent_s + api_s, None if think is None else float(think), *tokens, blocks)
+    return _Timed(sent_s, sent_s + api_s, None if think is None else _number(entry, "think_time"), *tokens, blocks)
+
+
+def _number(entry: Mapping[str, Any], key: str) -> float:
+    value = entry[key]
+    with suppress(TypeError, ValueError):
+        if not isinstance(value, bool) and isfinite(number := float(value)):
+            return number
+    raise ValueError(f"{key} is {repr(value)[:SHOWN_MAX]}, not a number")
 
 
 def _recorded_jobs(path: Path) -> Iterator[tuple[str, AgentJob]]:
