@@ -67,7 +67,7 @@ def test_nothing_that_was_said_is_in_the_trace(tmp_path):
         assert (row["input_length"], row["output_length"], row["model"]) == (40, 3, "tiny")
         assert len(row["hash_ids"]) > 5
         assert CANARY not in file.read_text() + out
-        assert "workload=trace" in out
+        assert f"workload=trace workload.path={file} load=replay load.requests=1 model.name=tiny" in out
         for name in ("md5", "sha1", "sha256", "blake2b"):
             digest = hashlib.new(name, CANARY.encode())
             assert digest.hexdigest()[:12] not in file.read_text()

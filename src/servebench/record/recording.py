@@ -6,11 +6,13 @@ import asyncio
 import gc
 import resource
 import secrets
+import shlex
 import socket
 import sys
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Coroutine
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +66,19 @@ def record(
     requests, sessions, prompt, output = (counts.get(name, 0) for name in ("requests", "sessions", "input", "output"))
     say(f"{file}: {requests} requests of {sessions} sessions, {prompt} tokens in, {output} out{more}")
     if requests:
-        words = f"workload=trace workload.path={file} load=replay load.requests={requests}"
+        words = f"workload=trace workload.path={file} load=replay load.requests={requests}{_model_word(file)}"
         say(f"replay it: servebench endpoint={url} {words}")
     else:
         say(f"only requests to {', '.join(one.path for one in KINDS.values())} are recorded; others are passed on")
+
+
+def _model_word(file: Path) -> str:
+    """Return the word that names the model that answered; empty where there are several, or none is known."""
+    with file.open("rb") as lines:
+        rows = map(orjson.loads, lines)
+        names = {row["model"] for row in rows if row.get("model") and row["status"] == HTTPStatus.OK}
+    (name,) = names if len(names) == 1 else ("",)
+    return f" model.name={shlex.quote(name)}" if name and name.isprintable() else ""
 
 
 def _run(what: Coroutine[Any, Any, dict[str, int]]) -> dict[str, int]:
