@@ -234,7 +234,7 @@ SHORT_ANSWERS = _define(
 )
 CACHE_CONTAMINATED = _define(
     "cache_contaminated",
-    "unique prompts were found in the prefix cache",
+    "the prefix cache had more than prompts share",
     "set workload.cache=cold or engine.prefix_caching=false, choose another workload.seed, or restart the engine",
     bound=bounds.cache_contaminated,
 )

@@ -16,6 +16,8 @@ PROMPT_TOKENS_SLACK = 2
 WRONG_LENGTH_SHARE_MAX = 0.01
 CACHED_SHARE_MAX = 0.05
 """The share of cached prompt tokens that is allowed for unique prompts, on top of the chat template."""
+SHARED_MORE_MAX = 0.10
+"""How much more may be found than is shared in whole blocks: some engines also reuse parts of a block."""
 SHARING_NOTHING = ("unique", "short", "medium", "summarization", "long_context")
 """Workloads whose prompts share nothing to speak of; of others the best rate of an empty cache shows it."""
 HIT_RATE_APART_MAX = 0.02
@@ -139,7 +141,7 @@ def short_answers(point: PointEvidence) -> Doubt | None:
 
 
 def cache_contaminated(point: PointEvidence) -> Doubt | None:
-    """Warn when prompts that share nothing hit the prefix cache."""
+    """Warn when prompts that share nothing hit the prefix cache, or others hit it clearly more than they share."""
     row = point.row
     rate, best = row.prefix_cache_hit_rate, row.prefix_cache_hit_rate_ideal
     if rate is None or row.prefix_cache_hit_rate_asked:
@@ -149,11 +151,16 @@ def cache_contaminated(point: PointEvidence) -> Doubt | None:
     both = [(counted, planned) for counted, planned in known if counted is not None and planned is not None]
     total = sum(counted for counted, _ in both)
     template = sum(max(0, counted - planned) for counted, planned in both) / total if total else 0.0
-    if row.workload not in SHARING_NOTHING and (
-        # what others share is in the cache from the warm-up on, or from earlier levels where that was chosen
-        best is None or best > CACHED_SHARE_MAX + template or point.settings.workload.cache != "cold"
-    ):
+    # with `cold` each level has texts of its own, so what it finds beyond what it shares was sent by an earlier study
+    if row.workload not in SHARING_NOTHING and (best is None or point.settings.workload.cache != "cold"):
         return None
+    if best is not None and best > CACHED_SHARE_MAX + template and row.workload not in SHARING_NOTHING:
+        if rate <= best + SHARED_MORE_MAX + template:
+            return None
+        return catalog.CACHE_CONTAMINATED.issue(
+            f"{short_percent(rate)} of the prompt tokens came from the prefix cache, though the prompts share "
+            f"{short_percent(best)}: they have been sent before"
+        )
     if rate <= CACHED_SHARE_MAX + max(template, best or 0.0):
         return None
     return catalog.CACHE_CONTAMINATED.issue(
