@@ -467,7 +467,8 @@ def test_timings_that_do_not_add_up_are_a_mark(requests: list[Record], words: st
 
 
 @pytest.mark.parametrize(("cache", "best", "warned"), [
-    ("cold", 0.02, True), ("cold", 0.5, True), ("cold", 0.85, False), ("cold", None, False), ("warm", 0.02, False), ("as_is", 0.02, False),
+    ("cold", 0.02, True), ("cold", 0.5, True), ("cold", 0.85, False), ("cold", None, False),
+    ("warm", 0.02, False), ("as_is", 0.02, False),
 ])  # fmt: skip
 def test_prompts_that_share_little_are_not_in_a_cache_unless_others_left_them(
     cache: str, best: float | None, warned: bool
