@@ -3,6 +3,7 @@
 import hashlib
 import json
 import signal
+import threading
 from contextlib import contextmanager
 
 import httpx
@@ -125,6 +126,24 @@ def test_a_client_that_leaves_is_a_cancelled_request(tmp_path):
         assert rows_of(file)[0]["cancelled"] is True
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 0
+
+
+def test_a_client_that_leaves_before_an_answer_names_no_model(tmp_path):
+    left = threading.Event()
+
+    def silent(connection, _request):
+        left.wait(LIMIT_S)
+        return False
+
+    with ScriptedServer(silent) as server, recording(tmp_path, server.url) as (process, url, file):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/completions", json={"prompt": "stay", "model": "tiny"}, timeout=1.0)
+        wait_until(lambda: len(rows_of(file)) == 1)
+        left.set()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, err) == (0, "")
+    assert "load.requests=1\n" in out
 
 
 def test_a_file_that_exists_is_not_touched(tmp_path, run_main):

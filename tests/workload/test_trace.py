@@ -10,6 +10,7 @@ import pytest
 
 from servebench.load.plan.traces import read_arrivals
 from servebench.util.errors import ConfigError
+from servebench.workload.agent_trace import AgentTraceWorkload
 from servebench.workload.sources.trace_files import TraceRow, trace_rows
 from servebench.workload.trace import TraceSettings, TraceWorkload
 from support.workloads import requests_of, workload_of
@@ -258,3 +259,14 @@ def test_a_hostile_trace_is_one_short_line(tmp_path, name):
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 5000
     assert "set_int_max_str_digits" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workload", [TraceWorkload, AgentTraceWorkload])
+def test_the_least_scale_that_a_message_names_works(workload):
+    def faults(scale):
+        return workload(workload.settings_type(name=workload.name, path="builtin", length_scale=scale)).check()
+
+    (line,) = faults(0.01)
+    least = float(line.partition("set it to ")[2].split()[0])
+    assert faults(least) == []
+    assert faults(least / 1.1) != []

@@ -76,7 +76,7 @@ def _model_word(file: Path) -> str:
     """Return the word that names the model that answered; empty where there are several, or none is known."""
     with file.open("rb") as lines:
         rows = map(orjson.loads, lines)
-        names = {row["model"] for row in rows if row.get("model") and row["status"] == HTTPStatus.OK}
+        names = {row["model"] for row in rows if row.get("model") and row.get("status") == HTTPStatus.OK}
     (name,) = names if len(names) == 1 else ("",)
     return f" model.name={shlex.quote(name)}" if name and name.isprintable() else ""
 

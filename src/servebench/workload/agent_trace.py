@@ -59,7 +59,7 @@ class AgentTraceWorkload(TraceWorkload):
             least = min(job.block_tokens for job in agent_jobs(self.settings.path))
         except ConfigError as error:
             return list(error.faults)
-        return self.length_faults(self.scaled(self.settings.block_tokens or least))
+        return self.length_faults(self.settings.block_tokens or least)
 
     def notes(self) -> list[str]:
         """Say which jobs are left out."""

@@ -47,7 +47,7 @@ class TraceWorkload(FillingWorkload):
 
     def check(self) -> list[str]:
         """Report a trace that cannot be read, lengths that have no effect, and blocks too short to be distinct."""
-        return trace_faults(self.settings.path) + self.length_faults(self.block_tokens())
+        return trace_faults(self.settings.path) + self.length_faults(self._block_tokens())
 
     def notes(self) -> list[str]:
         """Say which requests are left out."""
@@ -56,29 +56,33 @@ class TraceWorkload(FillingWorkload):
         return [f"{self.settings.path}: {why}; they are left out"] if lost or long else []
 
     def length_faults(self, block_tokens: int) -> list[str]:
-        """Return why lengths have no effect, and that blocks of this many tokens are too short to be distinct."""
+        """Return why lengths have no effect, and that recorded blocks of this many tokens are too short when they are scaled."""
         settings = self.settings
         faults = [
             f"workload.{key}: {self.name} takes lengths from its file; set it to null and use workload.length_scale"
             for key in ("input_tokens", "output_tokens")
             if getattr(settings, key) is not None
         ]
-        if block_tokens < SALT_TOKENS_MAX:
-            least = math.ceil(100 * settings.length_scale * SALT_TOKENS_MAX / block_tokens) / 100
+        scaled = max(1, round(block_tokens * settings.length_scale))
+        if scaled < SALT_TOKENS_MAX:
+            least = math.ceil(100 * SALT_TOKENS_MAX / block_tokens) / 100
             faults.append(
-                f"workload.length_scale={settings.length_scale:g} makes hash blocks of {block_tokens} tokens; "
+                f"workload.length_scale={settings.length_scale:g} makes hash blocks of {scaled} tokens; "
                 f"distinct blocks need {SALT_TOKENS_MAX}: set it to {least:g} or more, or raise workload.block_tokens"
             )
         return faults
 
     def block_tokens(self) -> int:
         """Return the tokens of a hash block, scaled."""
+        return max(1, round(self._block_tokens() * self.settings.length_scale))
+
+    def _block_tokens(self) -> int:
         path = self.settings.path
         usual = BUILTIN_BLOCK_TOKENS if path == "builtin" else MOONCAKE_BLOCK_TOKENS
         if self.settings.block_tokens is None and path != "builtin" and not trace_faults(path):
             # a recording knows the size best at its end
             usual = trace_rows(path)[-1].block_tokens or usual
-        return max(1, round((self.settings.block_tokens or usual) * self.settings.length_scale))
+        return self.settings.block_tokens or usual
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return the first `count` requests of the trace. Raises ConfigError when none is left."""

@@ -173,7 +173,7 @@ def hit_rate_missed(point: PointEvidence) -> Doubt | None:
     asked, reached = point.row.prefix_cache_hit_rate_asked, point.row.prefix_cache_hit_rate
     if (
         asked is None
-        or point.row.input_tokens_mean is None
+        or point.row.e2e_ms_mean is None
         or (reached is not None and abs(reached - asked) <= HIT_RATE_APART_MAX)
     ):
         return None

@@ -199,7 +199,7 @@ def _agent(
             at.own_pause.append(at is last and bool(at.timed) and _may_think(one, at.timed[-1]))
             at.timed.append(one)
         elif entry.get("requests"):
-            at.markers.append((len(at.timed), at.timed[-1].ended_s if at.timed else float(entry["t"]), entry))
+            at.markers.append((len(at.timed), at.timed[-1].ended_s if at.timed else _number(entry, "t"), entry))
     if len(threads) > 1:
         # what was thought between requests of different agents is no pause of one
         for thread in threads:
@@ -208,7 +208,8 @@ def _agent(
     # some files count the times of a sub-agent from its start, some from that of the job
     markers = [marker for thread in threads for marker in thread.markers]
     absolute = all(
-        2 * float(marker["requests"][0]["t"]) >= (spawned_s or float(marker["t"])) for _, spawned_s, marker in markers
+        2 * _number(marker["requests"][0], "t") >= (spawned_s or _number(marker, "t"))
+        for _, spawned_s, marker in markers
     )
     main, *others = threads
     beside = []
@@ -272,7 +273,7 @@ def _thread_agent(
             ended_s[one.before] = max(ended_s.get(one.before, 0.0), end_s)
     for after, spawned_s, marker in thread.markers:
         # some put the marker at the start of a sub-agent, some at its end
-        at_s, took_s = float(marker["t"]), float(marker.get("duration_ms") or 0.0) / MS_PER_S
+        at_s, took_s = _number(marker, "t"), float(marker.get("duration_ms") or 0.0) / MS_PER_S
         # without the time of the answer before, nothing says that it was the end
         may_end = not after or main[after - 1].ended_s > main[after - 1].sent_s
         starts_s = (at_s, at_s - took_s) if may_end else (at_s,)
