@@ -9,7 +9,7 @@ import pytest
 
 from servebench.contracts.exchange import Target
 from servebench.load.client.connection import WireFailure
-from servebench.load.client.connection_pool import STALE_MIN, ConnectionPool
+from servebench.load.client.connection_pool import STALE_MIN, UNUSED_S, ConnectionPool
 from support.waiting import wait_until
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
@@ -89,19 +89,26 @@ def test_an_idle_connection_that_the_server_closes_leaves_the_pool(loopback):
     loopback.settle(lambda: not loopback.pool.idle)
 
 
-def test_only_an_unanswered_request_on_a_used_connection_can_be_sent_again(loopback):
+def test_only_an_unanswered_request_on_a_connection_that_waited_can_be_sent_again(loopback):
     fresh = loopback.carry()
-    assert not loopback.pool.discard_stale(fresh, CLOSED)
+    assert not loopback.pool.discard_stale(fresh, CLOSED, fresh.opened_s + UNUSED_S / 2)
     fresh.framing.feed(ANSWER)
     loopback.pool.give_back(fresh)
     used = loopback.carry()
-    assert not loopback.pool.discard_stale(used, WireFailure("tls", "bad record"))
+    assert not loopback.pool.discard_stale(used, WireFailure("tls", "bad record"), used.opened_s)
     used.held.append(b"stamp")
-    assert not loopback.pool.discard_stale(used, CLOSED)
+    assert not loopback.pool.discard_stale(used, CLOSED, used.opened_s)
     used.held.clear()
-    assert loopback.pool.discard_stale(used, CLOSED)
+    assert loopback.pool.discard_stale(used, CLOSED, used.opened_s)
     assert used.sock.fileno() == -1
     assert not any(loopback.pool.carriers)
+
+
+def test_a_request_on_a_connection_that_waited_unused_can_be_sent_again(loopback):
+    """Servers close what sends nothing for a few seconds; that says nothing of how they treat used connections."""
+    unused = loopback.carry()
+    assert loopback.pool.discard_stale(unused, CLOSED, unused.opened_s + UNUSED_S)
+    assert unused.sock.fileno() == -1
 
 
 def test_reuse_ends_when_the_server_closes_most_connections_after_use(loopback):
@@ -110,7 +117,7 @@ def test_reuse_ends_when_the_server_closes_most_connections_after_use(loopback):
         connection.framing.feed(ANSWER)
         loopback.pool.give_back(connection)
         stale = loopback.carry()
-        assert loopback.pool.discard_stale(stale, CLOSED)
+        assert loopback.pool.discard_stale(stale, CLOSED, stale.opened_s)
     connection = loopback.carry()
     connection.framing.feed(ANSWER)
     loopback.pool.give_back(connection)

@@ -13,6 +13,9 @@ PROBE_TIMEOUT_S = 2.0
 STALE_MIN = 3
 """After this many connections that the server closed while idle, the pool may stop reusing connections."""
 
+UNUSED_S = 1.0
+"""A connection that waits so long for its first request may have been closed meanwhile: by llama.cpp after five seconds."""
+
 
 def _reachable_address(addresses: list[Address]) -> Address:
     """Return the first address that accepts a connection: `localhost` is ::1 and 127.0.0.1, and a server may use one."""
@@ -65,6 +68,7 @@ class ConnectionPool:
             self.refused += 1
             return failure
         self.opened += 1
+        connection.opened_s = now
         fd = connection.sock.fileno()
         self.connecting[fd] = connection
         self._deadlines.append((now + self._connect_timeout_s, connection))
@@ -146,13 +150,14 @@ class ConnectionPool:
         connection.index = -1
         self._close(connection)
 
-    def discard_stale(self, connection: ClientConnection, failure: WireFailure) -> bool:
-        """Close the connection if the server closed it while it was idle, and return whether that was so. The request on it can
-        be sent again: the server never took it, and the failure is not the server's fault."""
+    def discard_stale(self, connection: ClientConnection, failure: WireFailure, sent_s: float) -> bool:
+        """Close the connection if the server closed it while it was idle, and return whether that was so. The request on it, sent
+        at `sent_s`, can be sent again: the server never took it, and the failure is not the server's fault."""
         unanswered = not (connection.received or connection.held)
-        if connection.fresh or not unanswered or failure.outcome not in ("closed", "reset"):
+        young = connection.fresh and sent_s - connection.opened_s < UNUSED_S
+        if young or not unanswered or failure.outcome not in ("closed", "reset"):
             return False
-        self._closed_while_idle += 1
+        self._closed_while_idle += not connection.fresh
         self.discard(connection)
         return True
 

@@ -136,7 +136,7 @@ class LoadPhase:
     def handle_failure(self, connection: ClientConnection, failure: WireFailure) -> None:
         """Send the request again if only its kept-alive connection was stale, otherwise fail it."""
         index = connection.index
-        if self.pool.discard_stale(connection, failure):
+        if self.pool.discard_stale(connection, failure, self.scheduler.begun_s(index)):
             del self.active[index]
             self.scheduler.send_again(index)
         else:

@@ -247,6 +247,10 @@ class Scheduler:
             heappush(self.departures, (self._start + leaves_s, self._sends, index))
         return self._sends
 
+    def begun_s(self, index: int) -> float:
+        """Return when a request that is in flight was sent, by the monotonic clock."""
+        return self._begun[index]
+
     def send_again(self, index: int) -> None:
         """Make a request ready again, first in line. The deadlines of its earlier send no longer count."""
         if self.in_flight.pop(index, None) is not None:
