@@ -90,7 +90,8 @@ def next_steps(
 def longer_keys(runs: Sequence[RunData], keys: str) -> dict[str, float]:
     """Return which of some keys have one value in all runs that makes intervals narrower where it is raised, with that value."""
     loads = [mapping(run.config.get("load")) for run in runs]
-    if all(load.get("until") for load in loads):
+    in_slices = any(row.slices for run in runs for row in run.point_rows)
+    if all(load.get("until") for load in loads) and not in_slices:
         keys = "load.max_duration_s"
     found = {key: [load.get(key.partition(".")[2]) for load in loads] for key in keys.split(" or ")}
     return {key: one for key, (one, *rest) in found.items() if is_number(one) and rest.count(one) == len(rest)}

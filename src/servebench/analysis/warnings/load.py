@@ -198,7 +198,10 @@ def _title(column: str) -> str:
 
 
 def _targets(point: PointEvidence) -> dict[str, float]:
-    """Return how precise the point has to be: then `not_precise` says what `imprecise` would."""
+    """Return how precise the point has to be: then `not_precise` says what `imprecise` would. Points in slices are as long as the
+    difference of the engines takes, whatever their own precision."""
+    if point.row.slices:
+        return {}
     return precision_targets(point.settings.load.until, open_loop=point.row.rate is not None)
 
 
