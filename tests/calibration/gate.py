@@ -120,7 +120,8 @@ def _drawn(rng: np.random.Generator, count: int, spread: float, gain: float, in_
 def _start_values(drawn: tuple[np.ndarray, np.ndarray, np.ndarray], in_turns: bool) -> StartValues:
     a, b, errors = drawn
     slices = tuple(
-        SliceDifference(float(value), float(error) ** 2, SLICES - 1) for value, error in zip(b - a, errors, strict=True)
+        SliceDifference(float(value), float(error) ** 2 * SLICES * (SLICES - 1), 0.0, SLICES - 1)
+        for value, error in zip(b - a, errors, strict=True)
     )
     return StartValues(
         baseline=a, candidate=b, error=(POINT_ERROR, POINT_ERROR), slice_differences=slices if in_turns else ()

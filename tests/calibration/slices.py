@@ -12,11 +12,18 @@ import numpy as np
 
 from calibration.cells import CalibrationCell, Outcome, Promise
 from calibration.comparisons import FOUND, VERDICTS
+from calibration.decisions import STARTS_MOST
 from calibration.simulate import Plant, SimulatedRun, run_data, simulate_in_turns
 from servebench.analysis.pairing import compare_speed
-from servebench.analysis.verdict.slices import slice_differences, values_and_errors
+from servebench.analysis.verdict.gate import GATED
+from servebench.analysis.verdict.looks import decide_pairs, looks_until, open_pair
+from servebench.analysis.verdict.model import EQUAL, FASTER, MIXED, SLOWER, ComparisonRow, Side, StartValues
+from servebench.analysis.verdict.slices import difference_of, slice_differences, values_and_errors
 from servebench.contracts.estimate import Z_95
+from servebench.contracts.level import Level
+from servebench.load.plan.slices import AddedStarts, plan_slices
 
+MARGIN = 0.05
 HOLDS = Promise(
     name="slices_coverage",
     text="the 95% interval of the ratio of two starts that take turns holds the true one",
@@ -37,9 +44,35 @@ POWER = Promise(
     bar=0.95,
     at_most=False,
 )
+DECIDED_AA = Promise(
+    name="slices_decided_aa",
+    text="`study.until=decided` calls one of two equal engines that take turns faster or slower",
+    bar=0.05,
+)
+DECIDED_EQUAL = Promise(
+    name="slices_decided_equal",
+    text=f"it calls engines that take turns and differ by the margin ({MARGIN:.0%}) equal",
+    bar=0.05,
+)
+DECIDED_SOON = Promise(
+    name="slices_decided_soon",
+    text="it calls equal engines that take turns equal within four minutes of engines that start in a second",
+    bar=0.90,
+    at_most=False,
+)
+DECIDED_FOUND = Promise(
+    name="slices_decided_found",
+    text="it calls an engine that is 10% slower so within three such minutes",
+    bar=0.90,
+    at_most=False,
+)
 
 PLANT = Plant(words=("load.concurrency=[1,8]", "load.duration_s=30"))
 """Eight slices of 4 s each."""
+METRICS = tuple(GATED[name] for name in ("output_throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50"))
+SLICE_SD, START_S, OVERHEAD_S, ANSWER_S = 0.04, 2.0, 4.0, 0.6
+"""How the ratios of slices of 4 s scatter, how long two starts take and what comes with them, and an answer, all as of real
+llama.cpp on two cores."""
 MACHINES = {"a steady machine": 0.0, "a machine that wanders by 10% over a minute": 0.10}
 
 
@@ -60,6 +93,56 @@ def cells() -> Iterator[CalibrationCell]:
         trial = partial(_slowed, plant=PLANT.planted(start_sd=0.01, machine_sd=0.10), starts=3, lost=lost)
         name = f"two levels{f', {lost:.0%} of slices lost' if lost else ''}"
         yield CalibrationCell(promises=(POWER,), name=name, share=0.5, trial=trial)
+    for levels in (1, 4):
+        for spread in (0.005, 0.01, 0.03):
+            name = f"{levels} level{'s' * (levels > 1)}, starts differ by {spread:.1%}"
+            # engines whose starts differ by 3% take longer
+            soon = spread <= 0.01
+            for promises, gain in (
+                ((DECIDED_AA, DECIDED_SOON) if soon else (DECIDED_AA,), 0.0),
+                ((DECIDED_EQUAL,), MARGIN),
+                *([((DECIDED_FOUND,), -0.1)] if soon else []),
+            ):
+                trial = partial(_decided, promises=promises, levels=levels, spread=spread, gain=gain)
+                yield CalibrationCell(promises=promises, name=name, trial=trial)
+
+
+def _decided(
+    seed: int, _truth: None, *, promises: tuple[Promise, ...], levels: int, spread: float, gain: float
+) -> Outcome:
+    """Return what a study finds that adds starts, whose values are drawn, and whether it does in time."""
+    rng, most = np.random.default_rng(seed), looks_until(STARTS_MOST)
+    plan = plan_slices(2, 20.0, ANSWER_S, "", until=True, added=AddedStarts(levels=levels, start_s=START_S))
+    assert plan is not None
+    (opens_s, closes_s), *others = plan.slices[0]
+    count, each_s = 1 + len(others), closes_s - opens_s
+    start_s = START_S + OVERHEAD_S + levels * count * 2 * (each_s + plan.drain_s)
+    scatter = SLICE_SD * (4.0 / (each_s - plan.lead_s)) ** 0.5
+    effects = rng.normal(0, spread, (2, STARTS_MOST))
+    rows = []
+    for metric in METRICS:
+        way = 1 if metric.higher_is_better else -1
+        for level in range(levels):
+            logs = rng.normal(0, scatter / 2**0.5, (2, STARTS_MOST, count))
+            a, b = way * (logs + effects[:, :, None])
+            b = b + np.log1p(way * gain) if way * gain > -1 else b
+            known = tuple(difference_of([pair]) for pair in zip(a, b, strict=True))
+            values = {"baseline": a.mean(axis=1), "candidate": b.mean(axis=1), "error": (0.03, 0.03)}
+            starts = StartValues(**values, slice_differences=known)
+            rows.append(
+                ComparisonRow(level=Level(level + 1), metric=metric, baseline=1.0, candidate=1.0, starts=starts)
+            )
+    side = Side(name="a", samples=())
+    (found,) = decide_pairs([open_pair(rows, (side, side), MARGIN)], most)
+    assert found.first is not None
+    called, seconds = found.first.result, found.starts_looked * start_s
+    answers = {
+        DECIDED_AA: bool({FASTER, SLOWER, MIXED} & {called, *found.levels.values()}),
+        DECIDED_EQUAL: called is EQUAL,
+        DECIDED_SOON: called is EQUAL and seconds <= 240,
+        DECIDED_FOUND: called is SLOWER and seconds <= 180,
+    }
+    return {(promise, ""): float(answers[promise]) for promise in promises}
 
 
 def _on_machine(plant: Plant, seed: int) -> Plant:

@@ -21,9 +21,11 @@ class Study:
     """Runs with levels of their own; `log` is what was measured, with the number of slices. `ends` says which runs end early,
     `again` which measure a level twice."""
 
-    def __init__(self, levels, *, simulated=True, ends=None, seed=0, started="t", again=None):
+    def __init__(self, levels, *, simulated=True, ends=None, seed=0, started="t", again=None, until=None, targets=None):
         self.levels, self.simulated, self.ends = levels, simulated, ends or {}
-        self.settings, self.started = SimpleNamespace(workload=SimpleNamespace(seed=seed)), started
+        study, load = SimpleNamespace(until=until), SimpleNamespace(concurrency=(1, 4))
+        self.settings = SimpleNamespace(workload=SimpleNamespace(seed=seed), study=study, load=load)
+        self.started, self.targets = started, targets or {}
         self.log, self.slices, self.events, self.again = [], [], Recorder(), again or {}
 
     def go(self):
@@ -32,7 +34,8 @@ class Study:
     def _steps(self, run):
         name, status = run.name, "finished"
         launcher = SimpleNamespace(simulated=self.simulated, local=True)
-        lease = SimpleNamespace(launcher=launcher, engine=SimpleNamespace(name=name), running=SimpleNamespace(pids=()))
+        running = SimpleNamespace(pids=(), start_s=1.0)
+        lease = SimpleNamespace(launcher=launcher, engine=SimpleNamespace(name=name), running=running, uses=0)
         request = SimpleNamespace(run_id=f"{self.started}/{name}", events=self.events)
         session = SimpleNamespace(lease=lease, settings=self.settings, request=request, start_id=self.started)
         try:
@@ -50,6 +53,7 @@ class Study:
                     requests=None,
                     duration_s=duration_s,
                     warmup_requests=1,
+                    targets=self.targets,
                 )
                 slices = yield WarmLevel(session=session, level=level, rate_req_s=9.0, answer_s=0.1)
                 self.log.append((name, users, len(slices.slices) if slices else 0))
@@ -64,6 +68,7 @@ class Study:
 
 
 BOTH = [(1, 20.0), (4, 20.0)]
+TARGETS = {"ttft_ms_p50": 0.1}
 
 
 def statuses(outcomes):
@@ -74,6 +79,15 @@ def test_the_same_level_is_measured_in_slices_of_all():
     study = Study({"a": BOTH, "b": BOTH})
     assert statuses(study.go()) == [("a", "finished"), ("b", "finished")]
     assert study.log == [("a", 1, 5), ("b", 1, 5), ("a", 4, 5), ("b", 4, 5)]
+
+
+def test_a_study_that_adds_starts_has_fewer_slices_in_each():
+    """Where `load.until` leaves it to servebench how long a point is."""
+    by_time, by_precision = (Study({"a": BOTH, "b": BOTH}, until="decided", targets=one) for one in ({}, TARGETS))
+    by_time.go()
+    by_precision.go()
+    assert [count for *_, count in by_time.log] == [5] * 4
+    assert [count for *_, count in by_precision.log] == [2] * 4
 
 
 def test_the_order_of_slices_follows_from_the_seed_alone():

@@ -12,6 +12,7 @@ from servebench.contracts.limits import Knob, Limit
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings
 from servebench.util.tls import Trust
+from servebench.util.units import NS_PER_S
 
 Say = Callable[[str], None]
 """Shows progress to the user in one short line (a download, a build)."""
@@ -286,6 +287,11 @@ class RunningEngine:
     """How the server counts tokens, if that is known without asking it."""
     requests_served: int = 0
     """How many requests the load has sent to it, in all of its runs."""
+
+    @property
+    def start_s(self) -> float:
+        """How long it took to start; 0 where that is not known."""
+        return (self.phases[-1].ended_ns - self.started_ns) / NS_PER_S if self.phases else 0.0
 
     @property
     def base_url(self) -> str:

@@ -18,7 +18,7 @@ from servebench.contracts.events import OneAtATime
 from servebench.contracts.phase import SliceFacts
 from servebench.contracts.results import RunOutcome
 from servebench.load.coordinator.drive import drive_together
-from servebench.load.plan.slices import COST_MAX, plan_slices
+from servebench.load.plan.slices import COST_MAX, AddedStarts, plan_slices
 from servebench.run.lifecycle import task_steps
 from servebench.run.live import LiveLoad
 from servebench.run.session import RunRequest, RunSession
@@ -138,7 +138,10 @@ def _slices(steps: Sequence[WarmLevel], settle_s: float) -> list[SliceFacts] | N
         plan, why = None, "the warm-up does not say how long answers take"
     else:
         seed = f"{session.settings.workload.seed}/{level.point}"
-        plan = plan_slices(len(steps), point_s, max(answers_s), seed, rate_req_s, settle_s=settle_s, until=until)
+        added = AddedStarts.of(session.settings, sum(_start_s(step.session) for step in steps))
+        plan = plan_slices(
+            len(steps), point_s, max(answers_s), seed, rate_req_s, settle_s=settle_s, until=until, added=added
+        )
         why = f"with answers of {max(answers_s):.1f} s, slices would take over {COST_MAX:g} times the {point_s:.0f} s of points"
     if plan is None:
         session.request.events(OneAtATime(why, users=level.concurrency))
@@ -150,6 +153,11 @@ def _slices(steps: Sequence[WarmLevel], settle_s: float) -> list[SliceFacts] | N
         "slice_group": f"{session.request.run_id}/{session.start_id}/{level.id.level}",
     }
     return [SliceFacts(slices=own, **of_slices) for own in plan.slices]
+
+
+def _start_s(session: RunSession) -> float:
+    """How long the engine of a session took to start for it; 0 for one that was there before."""
+    return session.lease.running.start_s if session.lease.uses == 0 else 0.0
 
 
 def _point_s(step: WarmLevel) -> float | None:

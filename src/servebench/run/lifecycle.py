@@ -213,7 +213,7 @@ def _start(start: RunningEngine, lease: EngineLease) -> dict[str, object] | None
     ]
     return {
         "started_ns": start.started_ns,
-        "seconds": phases[-1]["seconds"],
+        "seconds": start.start_s,
         "phases": phases,
         "shared": lease.uses > 0,
     }

@@ -27,7 +27,7 @@ from servebench.contracts.stored import RunData, is_number, mapping
 from servebench.contracts.tuning import TRIALS_MIN
 from servebench.contracts.weights import weights_gb
 from servebench.load.plan.levels import PlannedPoint, plan_levels
-from servebench.load.plan.slices import seconds_in_slices
+from servebench.load.plan.slices import AddedStarts, seconds_in_slices
 from servebench.registry.registry import Registry, registry
 from servebench.report.wording.comparison import unequal_text
 from servebench.run.fits import memory_note
@@ -97,8 +97,15 @@ def start_time(job: Job, earlier: Iterable[RunData], *, in_turns: bool = False) 
     if totals and load.while_growing:
         # earlier runs have the levels up to where throughput stopped growing
         levels = tuple(one for one in levels if one.id.level in seconds)
+    study = job.settings.study
+    if study.starts == "auto":
+        study = replace(study, until=study.until or "decided")
     answers_s = _answers_s(alike) if in_turns else None
-    each = [median(seconds[one.id.level]) if one.id.level in seconds else _planned_s(one, answers_s) for one in levels]
+    added = AddedStarts.of(replace(job.settings, study=study), start_s)
+    each = [
+        median(seconds[one.id.level]) if one.id.level in seconds else _planned_s(one, answers_s, added)
+        for one in levels
+    ]
     load_s = None if None in each else sum(one or 0.0 for one in each)
     return StartTime(start_s, load_s, bool(known) and all(one.id.level in seconds for one in levels))
 
@@ -119,12 +126,13 @@ def usual_start_s(job: Job) -> float:
     return float(scale * sum(one.seconds + one.seconds_per_gb * size_gb for one in stages))
 
 
-def _planned_s(level: PlannedPoint, answers_s: Mapping[str, float] | None) -> float | None:
+def _planned_s(level: PlannedPoint, answers_s: Mapping[str, float] | None, added: AddedStarts | None) -> float | None:
     """Return how long a level of a fixed time takes; with `answers_s`, how long an answer takes at each level, in slices."""
     point_s = None if level.requests is not None else level.duration_s
     if point_s is None or answers_s is None:
         return point_s
-    return seconds_in_slices(point_s, answers_s.get(level.id.level, 0.0), until=bool(level.targets))
+    answer_s, users = answers_s.get(level.id.level, 0.0), level.concurrency or 1
+    return seconds_in_slices(point_s, answer_s, users=users, until=bool(level.targets), added=added)
 
 
 def _answers_s(runs: Iterable[RunData]) -> dict[str, float]:

@@ -73,11 +73,11 @@ def test_a_pair_with_few_slices_is_as_exact_as_the_scatter_of_the_others_says():
     rng = np.random.default_rng(5)
     whole = [slice_differences([[row(np.exp(a))]], [[row(np.exp(b))]], THROUGHPUT)[0]
              for a, b in (in_turns(rng) for _ in range(6))]  # fmt: skip
-    few = SliceDifference(0.01, 0.0, 2)
+    few = SliceDifference(0.01, 0.0, 0.0, 2)
     values, errors = values_and_errors((*whole, few), np.zeros(7), 0.3)
     assert values[-1] == 0.01
     assert errors[-1] == pytest.approx(errors[0] * (COUNT / 3) ** 0.5)
-    assert errors[0] == pytest.approx(2**0.5 * NOISE / COUNT**0.5, rel=0.4)
+    assert errors[0] == pytest.approx(2**0.5 * NOISE / COUNT**0.5, rel=0.2)
 
 
 def test_only_slices_that_both_have_count_and_points_of_a_start_are_one():
@@ -85,7 +85,7 @@ def test_only_slices_that_both_have_count_and_points_of_a_start_are_one():
     b = [row([2.0] * 5, "h"), row([1.1, 2.2, 4.4, 8.8, None], "g")]
     (found,) = slice_differences([a], [b], THROUGHPUT)
     assert found.value == pytest.approx((np.log(1.1) + np.log(2)) / 2)
-    assert (found.variance, found.freedom) == (pytest.approx(0.0, abs=1e-12), 3 + 4)
+    assert (found.square, found.freedom) == (pytest.approx(0.0, abs=1e-12), 3 + 4)
     (cost,) = slice_differences([a], [b], "cost_usd_per_mtok")
     assert cost.value == pytest.approx(-found.value)
 
@@ -266,6 +266,51 @@ def test_equal_engines_are_called_different_in_at_most_one_of_twenty(starts, sta
 
 
 def test_few_slices_have_a_wide_error():
-    few, many = (pooled_error([SliceDifference(0.0, 1e-4, freedom)] * 2) for freedom in (3, 40))
+    few, many = (pooled_error([scattered(0.01, freedom)] * 2) for freedom in (3, 40))
     assert few == pytest.approx(0.01 * 2.447 / 1.96, rel=0.01)
     assert many == pytest.approx(0.01, rel=0.02)
+
+
+def scattered(error, freedom, alike=0.0):
+    """The difference of slices whose mean has this error, if neighbours are not alike."""
+    square = error**2 * (freedom + 1) * freedom
+    return SliceDifference(0.0, square, alike * square, freedom)
+
+
+def test_other_levels_say_how_few_slices_scatter():
+    """As if they had given four degrees of freedom; they have no say where the level has many."""
+    alone, with_others = (pooled_error([scattered(0.01, 1)] * 2, other) for other in ((), [scattered(0.01, 1)] * 6))
+    assert alone == pytest.approx(0.01 * 4.303 / 1.96, rel=0.01)
+    assert with_others == pytest.approx(0.01 * 2.447 / 1.96, rel=0.01)
+    many = [scattered(0.01, 40)] * 2
+    assert pooled_error(many, [scattered(0.03, 40)] * 6) == pytest.approx(pooled_error(many), rel=0.25)
+
+
+def test_how_alike_neighbours_are_is_known_from_all_starts():
+    """One start whose slices happen to be alike makes the error hardly wider among eight."""
+    usual, alike = scattered(0.01, 4), scattered(0.01, 4, 0.5)
+    assert pooled_error([alike] * 8) == pytest.approx(3**0.5 * pooled_error([usual] * 8))
+    assert pooled_error([alike] + [usual] * 7) < 1.1 * pooled_error([usual] * 8)
+
+
+def test_two_slices_at_each_of_several_levels_suffice():
+    """Each level has one degree of freedom in a start."""
+    rng = np.random.default_rng(11)
+    pair = tuple(
+        replace(
+            side,
+            samples=tuple(
+                replace(one, row=replace(one.row, slice_values=json.dumps({THROUGHPUT: few_of(one)})))
+                for one in side.samples
+            ),
+        )
+        for side in sides(rng, 2, start_sd=0.005, shift=np.log(0.8))
+    )
+    (found,) = compare([(*pair, ())])
+    assert found.first.result == "slower"
+    assert first_of(found).method.slice_by_slice
+    assert first_of(found).low <= -0.2 <= first_of(found).high
+
+
+def few_of(point):
+    return json.loads(point.row.slice_values)[THROUGHPUT][:2]

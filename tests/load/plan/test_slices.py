@@ -5,7 +5,16 @@ from itertools import pairwise
 
 import pytest
 
-from servebench.load.plan.slices import LEAD_S_MIN, SLICES_MIN, plan_slices, seconds_in_slices
+from servebench.config import compose_jobs
+from servebench.load.plan.slices import (
+    LEAD_S_MIN,
+    MEASURED_S_MIN,
+    SLICES_MIN,
+    AddedStarts,
+    plan_slices,
+    seconds_in_slices,
+)
+from servebench.registry.registry import registry
 
 
 @pytest.mark.parametrize(("engines", "measured_s", "answer_s"), [(2, 20.0, 0.1), (2, 20.0, 1.5), (3, 60.0, 0.5)])
@@ -43,3 +52,39 @@ def test_long_answers_are_not_worth_slices():
 def test_how_long_an_engine_has_the_load(measured_s, seconds):
     """At least five slices, with the beginning and the end of each; too short a point is not worth slices."""
     assert seconds_in_slices(measured_s) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("levels", "start_s", "slices", "each_s"),
+    [
+        # starts that cost little are better added than made longer
+        (1, 2.0, 3, 4.0),
+        (1, 90.0, 5, 4.0),
+        (4, 2.0, 2, MEASURED_S_MIN),
+        (4, 150.0, 4, MEASURED_S_MIN),
+    ],
+)
+def test_starts_that_are_added_have_as_many_slices_as_are_best(levels, start_s, slices, each_s):
+    added = AddedStarts(levels=levels, start_s=start_s)
+    plan = plan_slices(2, 20.0, 0.5, "seed", until=True, added=added)
+    assert len(plan.slices[0]) == slices
+    opens_s, closes_s = plan.slices[0][0]
+    assert closes_s - opens_s - plan.lead_s == pytest.approx(each_s)
+    assert len(plan_slices(2, 20.0, 0.5, "seed", added=added).slices[0]) == SLICES_MIN
+
+
+@pytest.mark.parametrize(("rate_req_s", "slices"), [(None, 2), (3.0, 2), (1.5, 4), (0.5, SLICES_MIN)])
+def test_a_level_of_an_added_start_has_requests_enough(rate_req_s, slices):
+    added = AddedStarts(levels=4, start_s=2.0)
+    plan = plan_slices(2, 20.0, 0.5, "seed", rate_req_s, until=True, added=added)
+    assert len(plan.slices[0]) == slices
+
+
+@pytest.mark.parametrize(
+    ("until", "concurrency", "levels"), [("decided", [1, 4], 2), ("gate", [1, 4], None), (None, [1, 4], None)]
+)
+def test_only_a_study_that_asks_for_the_mean_of_levels_has_fewer_slices(until, concurrency, levels):
+    words = ["-m", "engine=vllm,sglang", "launch=simulated", f"load.concurrency={concurrency}"]
+    words += [f"study.until={until}"] if until else ["study.starts=3"]
+    found = AddedStarts.of(compose_jobs(words, registry())[0].settings, 9.0)
+    assert found == (None if levels is None else AddedStarts(levels=levels, start_s=9.0))

@@ -195,11 +195,11 @@ def _names(starts: Sequence[MeasuredStart]) -> tuple[str, ...]:
 
 
 def _in_slices(ours: Sequence[MeasuredStart], theirs: Sequence[MeasuredStart], metric: Metric) -> SliceDifferences:
-    """The differences by slices; nothing where requests failed, which slices do not count."""
+    """The differences by slices, however few: other levels may have more. Nothing where requests failed: slices lack them."""
     if any(point.failed.any() for points, _ in (*ours, *theirs) for point in points):
         return ()
     a, b = ([[point.row for point in points] for points, _ in side] for side in (ours, theirs))
-    return slice_differences(a, b, metric.name)
+    return slice_differences(a, b, metric.name, freedom_min=1)
 
 
 def _error(starts: Sequence[MeasuredStart], metric: Metric) -> float:

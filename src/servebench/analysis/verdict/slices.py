@@ -3,11 +3,12 @@
 Slice k of one lies beside slice k of the other, so what the machine does moves both. Their difference is the mean logarithm of
 the ratios of such slices, and its error that of a mean: Student's t, wider where slices that follow one another are alike, as
 those of an engine are whose own speed wanders (lag-1 autocorrelation, less its bias: Zieba and Ramza 2011, Metrol. Meas. Syst.
-18).
+18). A start has few slices of a level, so both are those of all starts, and the scatter at other levels counts a little
+(moderated variances: Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,16 +23,21 @@ SLICES_MIN = 2
 disturbed), the scatter of the other pairs says how exact the rest is."""
 FREEDOM_MIN = 3
 """With fewer degrees of freedom in all pairs of starts their points say more: Student's t is 4.3 for 2, and 12.7 for 1."""
+FREEDOM_ELSEWHERE = 4
+"""The most degrees of freedom that other levels give to one: as far as so few slices tell, the ratios of real llama.cpp scattered
+alike from 1 to 8 users."""
 ALIKE_MAX = 0.8
 """Slices are taken to be no more alike than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceDifference:
-    """The difference of the logarithms of two starts, its variance, and the degrees of freedom of that."""
+    """The difference of the logarithms of two starts: the mean of the ratios of its slices, the sum of squares of how far these
+    are away from it, the same of neighbours multiplied (less its bias), and the degrees of freedom."""
 
     value: float
-    variance: float
+    square: float
+    lagged: float
     freedom: int
 
     @property
@@ -45,7 +51,10 @@ SliceDifferences = tuple[SliceDifference | None, ...]
 
 
 def slice_differences(
-    ours: Sequence[Sequence[PointRow]], theirs: Sequence[Sequence[PointRow]], column: str
+    ours: Sequence[Sequence[PointRow]],
+    theirs: Sequence[Sequence[PointRow]],
+    column: str,
+    freedom_min: int = FREEDOM_MIN,
 ) -> SliceDifferences:
     """Return the difference of each pair of starts, those at the same place, by the rows of their points: None for a pair that
     was not measured in turns. Nothing where no pair was, one side has more starts, or slices are too few in all."""
@@ -57,26 +66,41 @@ def slice_differences(
         in_turns = None not in a and a.keys() == b.keys() and len(a) == max(map(len, pair))
         logs = [(slice_logs(a[name], column), slice_logs(b[name], column)) for name in a] if in_turns else []
         found.append(difference_of(logs) if logs else None)
-    return tuple(found) if sum(one.freedom for one in found if one is not None) >= FREEDOM_MIN else ()
+    return tuple(found) if sum(one.freedom for one in found if one is not None) >= freedom_min else ()
 
 
-def values_and_errors(known: SliceDifferences, others: Floats, error: float) -> tuple[Floats, Floats]:
-    """Return the differences of pairs of starts and their standard errors: those of `others`, all with `error`, for pairs that
-    were not measured in turns."""
+def values_and_errors(
+    known: SliceDifferences, others: Floats, error: float, elsewhere: Sequence[SliceDifference] = ()
+) -> tuple[Floats, Floats]:
+    """Return the differences of pairs of starts at a level and their standard errors: those of `others`, all with `error`, for
+    pairs that were not measured in turns. `elsewhere` are those of other levels."""
     values = np.array([other if one is None else one.value for one, other in zip(known, others, strict=True)])
-    of_a_slice = _error_of_a_slice([one for one in known if one is not None])
+    of_a_slice = _error_of_a_slice([one for one in known if one is not None], elsewhere)
     return values, np.array([error if one is None else of_a_slice / one.slices**0.5 for one in known])
 
 
-def pooled_error(errors: Sequence[SliceDifference]) -> float:
-    """Return the standard error of one difference: that of a normal value whose 95% interval is as long as Student's."""
-    return float(_error_of_a_slice(errors) / np.mean([one.slices for one in errors]) ** 0.5)
+def pooled_error(errors: Sequence[SliceDifference], elsewhere: Sequence[SliceDifference] = ()) -> float:
+    """Return the standard error of one difference at a level: that of a normal value whose 95% interval is as long as Student's.
+    `elsewhere` are those of other levels."""
+    return float(_error_of_a_slice(errors, elsewhere) / np.mean([one.slices for one in errors]) ** 0.5)
 
 
-def _error_of_a_slice(errors: Sequence[SliceDifference]) -> float:
-    freedom = sum(one.freedom for one in errors)
-    variance = sum(one.variance * one.slices * one.freedom for one in errors) / freedom
-    return float(variance**0.5 * student(freedom) / Z_95)
+def enough(differences: Iterable[SliceDifference | None]) -> bool:
+    """Return whether differences, at all levels, have slices enough."""
+    return sum(one.freedom for one in differences if one is not None) >= FREEDOM_MIN
+
+
+def _error_of_a_slice(own: Sequence[SliceDifference], elsewhere: Sequence[SliceDifference]) -> float:
+    freedom, more = (sum(one.freedom for one in each) for each in (own, elsewhere))
+    squares, others = (sum(one.square for one in each) for each in (own, elsewhere))
+    if squares + others <= 0 or not freedom:
+        return 0.0
+    alike = sum(one.lagged for one in (*own, *elsewhere)) / (squares + others)
+    alike = min(max(alike, 0.0), ALIKE_MAX)
+    given = min(FREEDOM_ELSEWHERE, more)
+    variance = (squares + (others / more * given if given else 0.0)) / (freedom + given)
+    variance *= (1 + alike) / (1 - alike)
+    return float(variance**0.5 * student(freedom + given) / Z_95)
 
 
 def slice_logs(row: PointRow, column: str) -> Floats:
@@ -97,16 +121,8 @@ def difference_of(points: Sequence[Sequence[Floats]]) -> SliceDifference | None:
     ratios = [one[np.isfinite(one)] for one in ratios]
     if min(one.size for one in ratios) < SLICES_MIN:
         return None
-    variance = sum(map(_variance_of_mean, ratios)) / len(ratios) ** 2
+    away = [one - one.mean() for one in ratios]
+    squares = [float(one @ one) for one in away]
+    lagged = sum(float(one[1:] @ one[:-1]) + square / one.size for one, square in zip(away, squares, strict=True))
     value = float(np.mean([one.mean() for one in ratios]))
-    return SliceDifference(value, variance, sum(one.size - 1 for one in ratios))
-
-
-def _variance_of_mean(values: Floats) -> float:
-    away = values - values.mean()
-    square = float(away @ away)
-    if square <= 0:
-        return 0.0
-    alike = float(away[1:] @ away[:-1]) / square + 1 / values.size
-    alike = min(max(alike, 0.0), ALIKE_MAX)
-    return square / (values.size - 1) / values.size * (1 + alike) / (1 - alike)
+    return SliceDifference(value, sum(squares), lagged, sum(one.size - 1 for one in ratios))

@@ -21,7 +21,7 @@ from servebench.analysis.verdict.model import (
     StartValues,
 )
 from servebench.analysis.verdict.reasons import Method, MethodKind
-from servebench.analysis.verdict.slices import values_and_errors
+from servebench.analysis.verdict.slices import enough, values_and_errors
 from servebench.contracts.estimate import CONFIDENCE, Z_95
 from servebench.contracts.level import Level
 from servebench.util.arrays import Floats
@@ -35,6 +35,9 @@ EARLIER_MIN = 5
 FEW_STARTS: Mapping[int, float] = {2: 3.0, 3: 2.0, 4: 1.75, 5: 1.25}
 """By which factor p-values of few starts are larger where nothing earlier is known: they hardly show how much starts differ, and
 starts that differ by 3 to 5% would be called different too often (6 to 9% of equal engines with two each)."""
+FEW_PAIRS: Mapping[int, float] = {2: 1.5, 3: 1.25}
+"""The same at a look at pairs that took turns slice by slice: its level is stricter, and the pairs lack what the machine did (two
+equal engines are called different in at most 4% where starts differ by up to 5%; without a factor in 6%)."""
 SINGLE = 3.0
 """The same for single starts by earlier ones: a few earlier starts rarely have a slow one among them even where one of twelve is
 slow, and then a single slow start looks like another engine (8% of equal llama.cpp in `decided`; with the factor 4.7%)."""
@@ -174,7 +177,8 @@ class StartComparison:
         if p is not None and found.method.earlier >= EARLIER_MIN:
             p = min(1.0, p * (SINGLE if fewest < STARTS_MIN else 1.0))
         elif p is not None:
-            p = None if fewest < STARTS_MIN else min(1.0, p * FEW_STARTS.get(fewest, 1.0))
+            pairs = found.method.slice_by_slice and self.kind is MethodKind.LOOKS
+            p = None if fewest < STARTS_MIN else min(1.0, p * (FEW_PAIRS if pairs else FEW_STARTS).get(fewest, 1.0))
         return replace(row, difference=replace(found, p=p))
 
     def _by_metric(self) -> Mapping[Metric, list[ComparisonRow]]:
@@ -198,9 +202,8 @@ class StartComparison:
                 earlier.append(one)
         a, b = (_matrix(levels, values, number) for number in (0, 1))
         found = evidence_of(a, b, metric, earlier, self.kind)
-        if any(one.slice_differences for one in values) and all(
-            one.baseline.size == one.candidate.size for one in values
-        ):
+        in_slices = enough(each for one in values for each in one.slice_differences)
+        if in_slices and all(one.baseline.size == one.candidate.size for one in values):
             return found.by_slices(_differences(levels, values), self.baseline.in_turns.get(metric, ()))
         # what requests share moves latencies; the throughput hardly
         paired = (
@@ -240,7 +243,8 @@ def _differences(levels: Sequence[Level], values: Sequence[StartValues]) -> Star
         at = [rows[pair] for pair in own], column
         table[at], errors[at] = one.candidate - one.baseline, float(np.hypot(*one.error))
         if one.slice_differences:
-            table[at], errors[at] = values_and_errors(one.slice_differences, table[at], errors[at][0])
+            elsewhere = [each for other in values if other is not one for each in other.slice_differences if each]
+            table[at], errors[at] = values_and_errors(one.slice_differences, table[at], errors[at][0], elsewhere)
     return Starts(tuple(levels), table, errors, differences=True)
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import Self
+
+from servebench.contracts.settings import RunSettings
 
 LEAD_ANSWERS, LEAD_S_MIN = 1.25, 0.4
 """A slice begins with a lead-in of so many answers, and of that many seconds at least: until then its streams start one after
@@ -16,10 +19,18 @@ another."""
 DRAIN_ANSWERS, DRAIN_S_MIN = 1.5, 0.5
 """How long its last requests may take before another engine gets the load; what has not ended by then is given up. Two engines at
 work on the same cores may stand still: the threads of llama.cpp wait for each other by turning in a loop."""
-MEASURED_ANSWERS, MEASURED_S_MIN = 2.5, 4.0
-"""How long a slice is measured after its lead-in."""
+MEASURED_ANSWERS, MEASURED_S, MEASURED_S_MIN = 2.5, 4.0, 2.5
+"""How long a slice is measured after its lead-in, in answers and seconds, and at least where a start has many levels."""
 SLICES_MIN = 5
-"""Slices of an engine: fewer do not show how much their ratios differ."""
+"""Slices of an engine at a level: fewer do not show how much their ratios differ."""
+ADDED_SLICES_MIN, ADDED_SLICES_LEVELS_MIN = 3, 2
+"""The same where starts are added until a mean over levels is known, so that all show it: with one level, with several."""
+SLICE_TO_START = 8.0
+"""How many times the variance of the ratio of two starts is that of a slice: 4% (sd) on two cores to 1.4%."""
+ADDED_REQUESTS_MIN = 15
+"""Requests in the slices of a level, at least, by the rate of its warm-up: a start with fewer than 12 does not count."""
+ADDED_SHARED_S = 10.0
+"""What the levels of such a start share: each has slices of this time by their number, within MEASURED_S_MIN and MEASURED_S."""
 SPARE = 2.0
 """How many times the requests that an engine answers in a slice, by its warm-up, are kept for each."""
 COST_MAX = 4.0
@@ -42,9 +53,39 @@ class SlicePlan:
     requests: int = 0
 
 
-def seconds_in_slices(point_s: float, answer_s: float = 0.0, *, until: bool = False) -> float:
-    """Return how long an engine has the load of a point in slices: `point_s` where they are not worth it."""
-    plan = plan_slices(1, point_s, answer_s, "", until=until)
+@dataclass(frozen=True, kw_only=True)
+class AddedStarts:
+    """What a study does that adds starts until a mean over `levels` is known; a start of all its engines takes `start_s`."""
+
+    levels: int
+    start_s: float
+
+    @classmethod
+    def of(cls, settings: RunSettings, start_s: float) -> Self | None:
+        """Return what the study of such runs does; None where it adds no starts, or has no levels of users."""
+        levels = len(settings.load.concurrency or ())
+        return cls(levels=levels, start_s=start_s) if levels and settings.study.until == "decided" else None
+
+    @property
+    def measured_s(self) -> float:
+        """How long a slice is measured."""
+        return min(max(ADDED_SHARED_S / self.levels, MEASURED_S_MIN), MEASURED_S)
+
+    def slices(self, round_s: float, requests: float | None) -> int:
+        """Return how many slices a level has for the least time in all, where those of all engines take `round_s`: the more, the
+        longer starts take (two-stage samples: Cochran 1977, "Sampling Techniques", chapter 10). Each has so many `requests`."""
+        least = ADDED_SLICES_MIN if self.levels == 1 else ADDED_SLICES_LEVELS_MIN
+        if requests:
+            least = max(least, math.ceil(ADDED_REQUESTS_MIN / requests))
+        best = math.ceil((SLICE_TO_START * self.start_s / round_s) ** 0.5 / self.levels)
+        return int(min(max(best, least), SLICES_MIN))
+
+
+def seconds_in_slices(
+    point_s: float, answer_s: float = 0.0, *, users: int = 1, until: bool = False, added: AddedStarts | None = None
+) -> float:
+    """Return how long an engine has the load of a point in slices, of so many `users`: `point_s` where they are not worth it."""
+    plan = plan_slices(1, point_s, answer_s, "", users / answer_s if answer_s else None, until=until, added=added)
     return point_s if plan is None else plan.slices[0][-1][1] + plan.drain_s
 
 
@@ -57,19 +98,23 @@ def plan_slices(
     *,
     settle_s: float = 0.0,
     until: bool = False,
+    added: AddedStarts | None = None,
 ) -> SlicePlan | None:
     """Return slices in which each engine is measured for as long as in a point or longer, in a random order in each round.
 
-    `point_s` is how long a point takes, or at most where `load.until` ends it (`until`); `answer_s` is how long an answer of the
-    slowest takes, `rate_req_s` how many requests the fastest answers; `settle_s` is how long an engine disturbs the others after
-    its load, which is not measured. None where slices take more than COST_MAX times as long.
+    `point_s` is how long a point takes, or at most where `load.until` ends it (`until`): then starts that are `added` have as
+    many as are best. `answer_s` is how long an answer of the slowest takes, `rate_req_s` how many requests the fastest answers;
+    `settle_s` is how long an engine disturbs the others after its load, which is not measured. None where slices take more than
+    COST_MAX times as long.
     """
-    measured_s = point_s * (UNTIL_SHARE if until else 1.0)
+    best = added if until else None
     lead_s = max(LEAD_S_MIN, LEAD_ANSWERS * answer_s, settle_s)
-    each_s = max(MEASURED_S_MIN, MEASURED_ANSWERS * answer_s)
-    rounds = max(SLICES_MIN, math.ceil(measured_s / each_s))
+    each_s = max(MEASURED_S if best is None else best.measured_s, MEASURED_ANSWERS * answer_s)
     drain_s = max(DRAIN_S_MIN, DRAIN_ANSWERS * answer_s)
     slice_s = lead_s + each_s
+    rounds = max(SLICES_MIN, math.ceil(point_s * (UNTIL_SHARE if until else 1.0) / each_s))
+    if best is not None:
+        rounds = best.slices(engines * (slice_s + drain_s), rate_req_s and rate_req_s * each_s)
     if rounds * (slice_s + drain_s) > COST_MAX * point_s:
         return None
     rng, order = random.Random(f"{seed}/slices"), list(range(engines))
