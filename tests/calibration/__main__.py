@@ -46,8 +46,9 @@ def main(*, repetitions: int, seed: int, only: tuple[str, ...], cell: str, proce
     Nothing is started and no engine is needed. Promises: aa, answer, chance, power5, power10, gate, recommend of comparisons;
     decided_aa, decided_equal, decided_found, decided_time of `study.until=decided`; coverage, width, until, open_loop,
     stationary, shift_found, drift_found of points; slices_coverage, slices_width, slices_aa, slices_power10, slices_decided_aa,
-    slices_decided_equal, slices_decided_soon, slices_decided_found of engines that take turns; gate_aa, gate_loss, gate_faster of the gate's rule; search_near, search_above, search_bracket; limit_named,
-    limit_acted, limit_part of what limits an engine; tune, tune_gain, tune_again, tune_aa, tune_parts of `servebench tune`.
+    slices_decided_equal, slices_decided_soon, slices_decided_found of engines that take turns; gate_aa, gate_loss,
+    gate_faster of the gate's rule; search_near, search_above, search_bracket; limit_named, limit_acted, limit_part of what
+    limits an engine; tune, tune_gain, tune_again, tune_aa, tune_parts of `servebench tune`.
     Three tables of their own:
     `--only tune_table` compares it with a grid and with successive halving; `--only price` has the engine time to a stated
     precision, of `load.until`, fixed numbers of requests and the rules of AIPerf and perf_analyzer; `--only steady` compares
