@@ -138,7 +138,8 @@ def _slices(steps: Sequence[WarmLevel], settle_s: float) -> list[SliceFacts] | N
         plan, why = None, "the warm-up does not say how long answers take"
     else:
         seed = f"{session.settings.workload.seed}/{level.point}"
-        added = AddedStarts.of(session.settings, sum(_start_s(step.session) for step in steps))
+        start_s = sum(_start_s(step.session) for step in steps)
+        added = AddedStarts.of(session.settings, start_s, min(rates, default=None))
         plan = plan_slices(
             len(steps), point_s, max(answers_s), seed, rate_req_s, settle_s=settle_s, until=until, added=added
         )

@@ -131,8 +131,10 @@ def _planned_s(level: PlannedPoint, answers_s: Mapping[str, float] | None, added
     point_s = None if level.requests is not None else level.duration_s
     if point_s is None or answers_s is None:
         return point_s
-    answer_s, users = answers_s.get(level.id.level, 0.0), level.concurrency or 1
-    return seconds_in_slices(point_s, answer_s, users=users, until=bool(level.targets), added=added)
+    answer_s = answers_s.get(level.id.level, 0.0)
+    if added is not None and answer_s:
+        added = replace(added, rate_req_s=(level.concurrency or 1) / answer_s)
+    return seconds_in_slices(point_s, answer_s, until=bool(level.targets), added=added)
 
 
 def _answers_s(runs: Iterable[RunData]) -> dict[str, float]:

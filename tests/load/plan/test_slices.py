@@ -75,8 +75,9 @@ def test_starts_that_are_added_have_as_many_slices_as_are_best(levels, start_s, 
 
 @pytest.mark.parametrize(("rate_req_s", "slices"), [(None, 2), (3.0, 2), (1.5, 4), (0.5, SLICES_MIN)])
 def test_a_level_of_an_added_start_has_requests_enough(rate_req_s, slices):
-    added = AddedStarts(levels=4, start_s=2.0)
-    plan = plan_slices(2, 20.0, 0.5, "seed", rate_req_s, until=True, added=added)
+    """By the rate of the slowest engine."""
+    added = AddedStarts(levels=4, start_s=2.0, rate_req_s=rate_req_s)
+    plan = plan_slices(2, 20.0, 0.5, "seed", 30.0, until=True, added=added)
     assert len(plan.slices[0]) == slices
 
 

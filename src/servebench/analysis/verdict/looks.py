@@ -6,11 +6,12 @@ is said of its levels and other metrics is what that look shows. All looks are m
 was killed decides as if it had not been.
 
 *Several looks.* A look at n starts calls a difference what has p < SPENT / n after the correction for the number of questions
-(`families`), and equal what is within the margin at both ends of an interval of level EQUAL_SPENT / sqrt(n) (two one-sided
-tests: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15). Both were chosen by simulation, so that over all looks together two
-equal engines are called different in at most 5% of studies if their starts differ by 0.5 to 5%, and engines that differ by the
-margin are called equal in about 5% (docs/precision.md). The level of a look depends on nothing but its starts, so a study that
-ended by its budget may go on (`servebench resume --budget`) without a correction.
+(`families`), and equal what is within the margin at both ends of an interval of level EQUAL_SPENT / sqrt(n), or at most
+PAIRS_EQUAL_SPENT / n where starts took turns (two one-sided tests: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15). Both were
+chosen by simulation, so that over all looks together two equal engines are called different in at most 5% of studies if their
+starts differ by 0.5 to 5%, and engines that differ by the margin are called equal in about 5% (docs/precision.md). The level of
+a look depends on nothing but its starts, so a study that ended by its budget may go on (`servebench resume --budget`) without a
+correction.
 
 *Few starts.* How much starts differ is learned from all starts at once (`analysis/start_model.py`); a look at one start of each
 takes earlier starts of the set-ups.
@@ -123,8 +124,7 @@ class Look:
         if self.gate is not None:
             return 1 - 2 * WITHIN_SPENT / math.sqrt(self.count)
         in_turns = self.first is not None and self.first[1].method.slice_by_slice
-        spent = EQUAL_SPENT / math.sqrt(self.count)
-        return 1 - 2 * (min(spent, PAIRS_EQUAL_SPENT / self.count) if in_turns else spent)
+        return 1 - 2 * _equal_level(self.count, in_turns=in_turns)
 
     def judged(self, found: Comparison, p_first: float | None, p_rows: Sequence[float | None]) -> Comparison:
         """Return what is found, with the verdicts of this look by the corrected p-values."""
@@ -258,7 +258,8 @@ def _forecast(pair: OpenPair, looks: Sequence[int], gate: GateQuestion | None) -
         known = look.first[1].mixture
         sd = (known.quantile(ONE_SD) - known.quantile(1 - ONE_SD)) / 2
         difference = _shrunken(known.quantile(0.5), sd)
-        needed = [_needed(pair.starts, sd, abs(difference), math.log1p(found.margin) - abs(difference))]
+        room, in_turns = math.log1p(found.margin) - abs(difference), look.first[1].method.slice_by_slice
+        needed = [_needed(pair.starts, sd, abs(difference), room, in_turns=in_turns)]
     else:
         asked = {(row.level, row.metric) for row in judge_pair(found, gate).undecided if row is not None}
         shown = look.asked.with_differences(2 * ONE_SD - 1)
@@ -290,14 +291,20 @@ def _shrunken(difference: float, sd: float) -> float:
     return difference * max(0.0, 1 - (sd / difference) ** 2) if difference else 0.0
 
 
-def _needed(starts: int, sd: float, size: float, room: float) -> int | None:
+def _equal_level(starts: int, *, in_turns: bool) -> float:
+    """The level of *equal* at a look, at each end."""
+    spent = EQUAL_SPENT / math.sqrt(starts)
+    return min(spent, PAIRS_EQUAL_SPENT / starts) if in_turns else spent
+
+
+def _needed(starts: int, sd: float, size: float, room: float, *, in_turns: bool = False) -> int | None:
     """With how many starts a difference of this size is clear of 0, or one half of its interval within the room; `sd` is its
     error after `starts`."""
     error = sd * starts**0.5
     for count in range(starts + 1, FORECAST_MAX + 1):
         differs, equal = (
             NORMAL.inv_cdf(1 - one) * error / count**0.5
-            for one in (SPENT * FIRST_SHARE / count / 2, EQUAL_SPENT / count**0.5)
+            for one in (SPENT * FIRST_SHARE / count / 2, _equal_level(count, in_turns=in_turns))
         )
         if size > differs or equal < room:
             return count

@@ -88,10 +88,11 @@ class ClientConnection(_HotFields):
     """A non-blocking, kept-alive connection to the target that carries at most one request at a time.
 
     `connect_started_ns` and `connected_ns` are CLOCK_REALTIME nanoseconds; with TLS the handshake counts as connecting.
-    It was opened at `opened_s` and is `fresh` until the first answer is complete. `index` is the request that the connection
-    carries, -1 when idle; `kept` holds the answer so far if another request needs it. `held` are the reads not yet in the
-    spool, stamp and bytes by turns; `received` counts the bytes that are in the spool. `receive` is the socket's `recvmsg` or
-    its replacement, `room` the size of a read. `usual` says that a read of exactly one chunk needs no closer look.
+    It can carry requests since `ready_s` (monotonic) and is `fresh` until the first answer is complete. `index` is the request
+    that the connection carries, -1 when idle; `kept` holds the answer so far if another request needs it. `held` are the
+    reads not yet in the spool, stamp and bytes by turns; `received` counts the bytes that are in the spool. `receive` is the
+    socket's `recvmsg` or its replacement, `room` the size of a read. `usual` says that a read of exactly one chunk
+    needs no closer look.
     """
 
     __slots__ = (
@@ -102,8 +103,8 @@ class ClientConnection(_HotFields):
         "index",
         "interest",
         "kept",
-        "opened_s",
         "outgoing",
+        "ready_s",
         "received",
         "sock",
     )
@@ -121,7 +122,7 @@ class ClientConnection(_HotFields):
         self.room = READ_BYTES
         self.interest = EDGES
         self.fresh = True
-        self.opened_s = 0.0
+        self.ready_s = 0.0
         self.connected_ns = 0
         try:
             self.sock = socket.socket(family, socket.SOCK_STREAM)

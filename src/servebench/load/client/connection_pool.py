@@ -2,6 +2,7 @@
 
 import select
 import socket
+import time
 from collections import deque
 
 from servebench.contracts.exchange import Target
@@ -68,7 +69,6 @@ class ConnectionPool:
             self.refused += 1
             return failure
         self.opened += 1
-        connection.opened_s = now
         fd = connection.sock.fileno()
         self.connecting[fd] = connection
         self._deadlines.append((now + self._connect_timeout_s, connection))
@@ -93,6 +93,7 @@ class ConnectionPool:
             return self._give_up(fd, connection, failure)
         self._poller.modify(fd, connection.interest)
         if done:
+            connection.ready_s = time.monotonic()
             self.idle[fd] = self.connecting.pop(fd)
         return None
 
@@ -154,7 +155,7 @@ class ConnectionPool:
         """Close the connection if the server closed it while it was idle, and return whether that was so. The request on it, sent
         at `sent_s`, can be sent again: the server never took it, and the failure is not the server's fault."""
         unanswered = not (connection.received or connection.held)
-        young = connection.fresh and sent_s - connection.opened_s < UNUSED_S
+        young = connection.fresh and sent_s - connection.ready_s < UNUSED_S
         if young or not unanswered or failure.outcome not in ("closed", "reset"):
             return False
         self._closed_while_idle += not connection.fresh

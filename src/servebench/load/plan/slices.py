@@ -55,37 +55,42 @@ class SlicePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedStarts:
-    """What a study does that adds starts until a mean over `levels` is known; a start of all its engines takes `start_s`."""
+    """What a study does that adds starts until a mean over `levels` is known; a start of all its engines takes `start_s`, and the
+    slowest of them answers `rate_req_s` requests at a level (None: unknown)."""
 
     levels: int
     start_s: float
+    rate_req_s: float | None = None
 
     @classmethod
-    def of(cls, settings: RunSettings, start_s: float) -> Self | None:
+    def of(cls, settings: RunSettings, start_s: float, rate_req_s: float | None = None) -> Self | None:
         """Return what the study of such runs does; None where it adds no starts, or has no levels of users."""
         levels = len(settings.load.concurrency or ())
-        return cls(levels=levels, start_s=start_s) if levels and settings.study.until == "decided" else None
+        if not levels or settings.study.until != "decided":
+            return None
+        return cls(levels=levels, start_s=start_s, rate_req_s=rate_req_s)
 
     @property
     def measured_s(self) -> float:
         """How long a slice is measured."""
         return min(max(ADDED_SHARED_S / self.levels, MEASURED_S_MIN), MEASURED_S)
 
-    def slices(self, round_s: float, requests: float | None) -> int:
-        """Return how many slices a level has for the least time in all, where those of all engines take `round_s`: the more, the
-        longer starts take (two-stage samples: Cochran 1977, "Sampling Techniques", chapter 10). Each has so many `requests`."""
+    def slices(self, each_s: float, round_s: float) -> int:
+        """Return how many slices a level has for the least time in all, where each is measured for `each_s`, and those of all
+        engines take `round_s`: the more, the longer starts take (two-stage samples: Cochran 1977, "Sampling Techniques", chapter
+        10)."""
         least = ADDED_SLICES_MIN if self.levels == 1 else ADDED_SLICES_LEVELS_MIN
-        if requests:
-            least = max(least, math.ceil(ADDED_REQUESTS_MIN / requests))
+        if self.rate_req_s:
+            least = max(least, math.ceil(ADDED_REQUESTS_MIN / (self.rate_req_s * each_s)))
         best = math.ceil((SLICE_TO_START * self.start_s / round_s) ** 0.5 / self.levels)
         return int(min(max(best, least), SLICES_MIN))
 
 
 def seconds_in_slices(
-    point_s: float, answer_s: float = 0.0, *, users: int = 1, until: bool = False, added: AddedStarts | None = None
+    point_s: float, answer_s: float = 0.0, *, until: bool = False, added: AddedStarts | None = None
 ) -> float:
-    """Return how long an engine has the load of a point in slices, of so many `users`: `point_s` where they are not worth it."""
-    plan = plan_slices(1, point_s, answer_s, "", users / answer_s if answer_s else None, until=until, added=added)
+    """Return how long an engine has the load of a point in slices: `point_s` where they are not worth it."""
+    plan = plan_slices(1, point_s, answer_s, "", until=until, added=added)
     return point_s if plan is None else plan.slices[0][-1][1] + plan.drain_s
 
 
@@ -114,7 +119,7 @@ def plan_slices(
     slice_s = lead_s + each_s
     rounds = max(SLICES_MIN, math.ceil(point_s * (UNTIL_SHARE if until else 1.0) / each_s))
     if best is not None:
-        rounds = best.slices(engines * (slice_s + drain_s), rate_req_s and rate_req_s * each_s)
+        rounds = best.slices(each_s, engines * (slice_s + drain_s))
     if rounds * (slice_s + drain_s) > COST_MAX * point_s:
         return None
     rng, order = random.Random(f"{seed}/slices"), list(range(engines))
