@@ -144,7 +144,10 @@ def missing_option(group: str, name: str, registry: Registry, *, listed: tuple[s
         return f"{group}={name}: its plugin has no {group}/{name}.yaml in a folder of servebench_config_paths"
     if (now := RENAMED.get(group, {}).get(name)) is not None:
         return f"{group}={name} is no longer there; {group}={now} takes its place"
-    return f"{group}={name}: no such {group}; {suggest(name, listed or offered, listed=True)}"
+    known = listed or offered
+    others = [other for other, kinds in registry.kinds.items() if name in kinds]
+    hint = f"did you mean {others[0]}={name}? available: {', '.join(known)}" if others else ""
+    return f"{group}={name}: no such {group}; {hint or suggest(name, known, listed=True)}"
 
 
 def missing_plugin(group: str, name: str, registry: Registry) -> str | None:

@@ -299,6 +299,7 @@ class Purpose(StrEnum):
     NARROWER = "narrower"  # get narrower intervals of a single run from longer points
     UNTIL_DECIDED = "until_decided"  # get a verdict by adding starts until there is one
     ACCEPT = "accept"  # judge runs with different settings as if these were equal
+    CHOOSE = "choose"  # see which run to choose for each use
     CHARTS = "charts"  # see all charts
 
 

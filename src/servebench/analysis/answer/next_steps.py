@@ -83,6 +83,8 @@ def next_steps(
         yield from filter(None, [_narrower_step(runs[0])])
     if varying := varying_of(unequal):
         yield NextStep(command=f"servebench compare {name} --varying '{varying}'", purposes=(Purpose.ACCEPT,))
+    if sum(bool(run.point_rows) for run in runs) > 1 and not todo:
+        yield NextStep(command=f"servebench recommend {name}", purposes=(Purpose.CHOOSE,))
     if any(run.point_rows for run in runs):
         yield NextStep(command=f"servebench report {name} --open", purposes=(Purpose.CHARTS,))
 

@@ -48,8 +48,9 @@ def first_screen(data: Page) -> Iterator[Block]:
     words = [line for title, text in said for line in (Line.of(title, tone="small"), Line.of(text, tone="large"))]
     folded = bool(ranked) and sum(len(text) for _, text in said) > SENTENCES_MAX
     yield from [Fold("the answer at each load, in words", words)] if folded else words
-    # this page is one of the steps
-    steps = [] if progress(data) else [one for one in data.answer.next_steps if Purpose.CHARTS not in one.purposes]
+    # two of the steps lead to what this page shows
+    steps = [one for one in data.answer.next_steps if not {Purpose.CHOOSE, Purpose.CHARTS} & set(one.purposes)]
+    steps = [] if progress(data) else steps
     after = list(map(step_block, steps))
     sides: list[tuple[str, Sequence[Block]]] = [("How far to trust it", trust_blocks(data)), ("Run next", after)]
     yield Sides([(title, blocks) for title, blocks in sides if blocks])

@@ -92,6 +92,7 @@ PURPOSES: dict[model.Purpose, Callable[[model.NextStep], str]] = {
     model.Purpose.NARROWER: lambda _: "for intervals half as wide",
     model.Purpose.UNTIL_DECIDED: lambda _: "for a verdict: adds starts until there is one",
     model.Purpose.ACCEPT: lambda _: "to accept the different settings",
+    model.Purpose.CHOOSE: lambda _: "the best for each use, and how sure that is",
     model.Purpose.CHARTS: lambda _: "all charts",
 }
 
