@@ -12,6 +12,7 @@ from servebench.load.plan.levels import PlannedPoint
 from servebench.load.plan.slices import LEAD_S_MIN
 from servebench.run import in_turns
 from servebench.run.in_turns import run_in_turns
+from servebench.run.session import Seen
 from servebench.run.steps import WarmLevel
 from servebench.util.errors import EngineError
 from support.orchestration import Recorder
@@ -26,7 +27,7 @@ class Study:
         study, load = SimpleNamespace(until=until), SimpleNamespace(concurrency=(1, 4))
         self.settings = SimpleNamespace(workload=SimpleNamespace(seed=seed), study=study, load=load)
         self.started, self.targets = started, targets or {}
-        self.log, self.slices, self.events, self.again = [], [], Recorder(), again or {}
+        self.log, self.slices, self.events, self.again, self.seen = [], [], Recorder(), again or {}, Seen()
 
     def go(self):
         return run_in_turns([SimpleNamespace(events=self.events, name=name) for name in self.levels], self._steps)
@@ -36,7 +37,7 @@ class Study:
         launcher = SimpleNamespace(simulated=self.simulated, local=True)
         running = SimpleNamespace(pids=(), start_s=1.0)
         lease = SimpleNamespace(launcher=launcher, engine=SimpleNamespace(name=name), running=running, uses=0)
-        request = SimpleNamespace(run_id=f"{self.started}/{name}", events=self.events)
+        request = SimpleNamespace(run_id=f"{self.started}/{name}", events=self.events, seen=self.seen)
         session = SimpleNamespace(lease=lease, settings=self.settings, request=request, start_id=self.started)
         try:
             if self.ends.get(name) == "start":
@@ -171,6 +172,10 @@ def test_slices_do_not_measure_what_the_engine_before_goes_on_to_use(monkeypatch
     study = Study({"a": BOTH, "b": BOTH}, simulated=False)
     study.go()
     assert study.log == [("a", 1, 5), ("b", 1, 5), ("a", 4, 5), ("b", 4, 5)]
+    assert {one.slice_lead_s for one in study.slices} == {lead_s}
+    looked_s = in_turns.time.monotonic()
+    study.go()
+    assert in_turns.time.monotonic() == looked_s, "a later start of the same engine is not looked at"
     assert {one.slice_lead_s for one in study.slices} == {lead_s}
 
 

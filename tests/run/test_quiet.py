@@ -16,7 +16,8 @@ from servebench.contracts.settings import StudySettings, TelemetrySettings
 from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import PlannedPoint
 from servebench.run import quiet
-from servebench.run.quiet import measure_undisturbed, wait_until_quiet
+from servebench.run.quiet import RECENT_S, measure_undisturbed, wait_until_quiet
+from servebench.run.session import Seen
 from servebench.run.steps import alone
 from support.orchestration import Recorder
 from support.settings import run_settings
@@ -40,10 +41,10 @@ class Machine:
         return "1.0 of 2 cores" if self.at_s <= self.busy_until_s else None
 
 
-def session_of(*, pid=7, emulated=False, telemetry=True, wait_s=60.0, waited_s=None, **turn):
+def session_of(*, pid=7, emulated=False, telemetry=True, wait_s=60.0, seen=None, **turn):
     settings = run_settings(telemetry=TelemetrySettings(enabled=telemetry), study=StudySettings(quiet_wait_s=wait_s))
     request = SimpleNamespace(
-        run_id="s/00", turn=Turn(**turn), events=Recorder(), waited_s={} if waited_s is None else waited_s,
+        run_id="s/00", turn=Turn(**turn), events=Recorder(), seen=seen or Seen(),
         task=SimpleNamespace(job=SimpleNamespace(title="llamacpp")),
     )  # fmt: skip
     lease = SimpleNamespace(running=SimpleNamespace(pid=pid), launcher=SimpleNamespace(emulated=emulated))
@@ -67,17 +68,27 @@ def test_a_level_waits_until_others_are_done_and_says_so():
 
 
 def test_all_levels_of_a_start_wait_no_longer_than_one_may():
-    machine, shared = Machine(1e9), {}
-    first, second = (session_of(waited_s=shared, start=number) for number in range(2))
+    machine, shared = Machine(1e9), Seen()
+    first, second = (session_of(seen=shared, start=number) for number in range(2))
     assert waited(machine, first) == (60.0, False)
     assert waited(machine, first) == (0.5, False)
     assert waited(machine, second) == (60.0, False)
 
 
 def test_engines_that_are_alive_at_once_wait_together():
-    machine, shared = Machine(1e9), {}
-    both = [session_of(waited_s=shared, at_once="0/1") for _ in range(2)]
+    machine, shared = Machine(1e9), Seen()
+    both = [session_of(seen=shared, at_once="0/1") for _ in range(2)]
     assert [waited(machine, one)[0] for one in both] == [60.0, 0.5]
+
+
+@pytest.mark.parametrize(("at_once", "after_s", "looks"), [("0/1", 1.0, 1), ("0/1", 2 * RECENT_S, 2), (None, 1.0, 2)])
+def test_a_machine_that_was_quiet_for_the_engine_before_is_not_looked_at_again(at_once, after_s, looks):
+    machine, shared = Machine(0.0), Seen()
+    for _ in range(2):
+        assert wait_until_quiet(session_of(seen=shared, at_once=at_once), machine.look, machine.now, again=False)
+        machine.at_s += after_s
+    assert machine.looks == looks
+    assert waited(machine, session_of(seen=shared, at_once=at_once)) == (0.5, True)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +124,7 @@ def measured(points, *, stopped=(None, None), wait_s=60.0, pid=7, **turn):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quiet, "measure_level", measure)
-        patch.setattr(quiet, "wait_until_quiet", lambda session: True)
+        patch.setattr(quiet, "wait_until_quiet", lambda session, again=True: True)
         point, _ = alone(measure_undisturbed(session, replace(LEVEL, id=LEVEL.id.with_attempt(2))))
     return point.row.point, seen, session.request.events.of(Notice)
 

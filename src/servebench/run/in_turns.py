@@ -186,8 +186,13 @@ def _why_busy(run: Progress[RunOutcome]) -> str | None:
     session = _session_here(run)
     if session is None:
         return None
+    known = session.request.seen.settle_s
+    if session.request.run_id in known:
+        run.settle_s = known[session.request.run_id]
+        return None
     run.settle_s, cores = settled(lambda: _cpu_s(session))
     if cores <= IDLE_CORES_MAX:
+        known[session.request.run_id] = run.settle_s
         return None
     return f"{session.lease.engine.name} uses {cores:.1f} cores without any load, which would slow down another engine"
 

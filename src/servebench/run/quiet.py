@@ -1,5 +1,6 @@
 """Measure a level while nobody else takes the machine, as far as that can be had."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from servebench.telemetry.machine import CpuUse, others_now
 from servebench.util.figures import duration
 
 Measured = tuple[Point, PointEvidence]
+RECENT_S = 5.0
 PROGRAMS_NOW = partial(others_now, stolen=False)
 
 
@@ -29,7 +31,7 @@ def measure_undisturbed(session: RunSession, level: PlannedPoint) -> Steps[Measu
     Where the policy has void points replaced by another start, or nobody waits, nothing is measured twice. Raises what
     `measure_level` raises.
     """
-    wait_until_quiet(session)
+    wait_until_quiet(session, again=False)
     found = yield from measure_level(session, level)
     request, report, taker = session.request, found[1].report, taker_of([found[0].judged_row])
     if report.stopped is StopReason.BUSY:
@@ -61,24 +63,33 @@ def may_wait(session: RunSession) -> bool:
 
 
 def wait_until_quiet(
-    session: RunSession, look: Callable[[CpuUse], str | None] = PROGRAMS_NOW, now: Callable[[], float] = time.monotonic
+    session: RunSession,
+    look: Callable[[CpuUse], str | None] = PROGRAMS_NOW,
+    now: Callable[[], float] = time.monotonic,
+    *,
+    again: bool = True,
 ) -> bool:
     """Wait while other programs take much of the machine of a real engine that servebench has started, for at most
     `study.quiet_wait_s` in all at the levels of a start: who stays that long will stay. Return whether they are done, as far as
     that is known.
 
-    Engines that are alive at once wait together. A tune, which has many short levels, does not wait.
+    Engines that are alive at once wait together, and unless `again` nobody looks for those whose machine was quiet RECENT_S ago.
+    A tune, which has many short levels, does not wait.
     """
     request, running, most_s = session.request, session.lease.running, session.settings.study.quiet_wait_s
     if running.pid is None or not may_wait(session):
         return True
     key = request.turn.at_once or request.run_id, request.turn.start
-    use, began_s, before_s = CpuUse(engine=running.pid), now(), request.waited_s.get(key, 0.0)
+    use, began_s, before_s = CpuUse(engine=running.pid), now(), request.seen.waited_s.get(key, 0.0)
+    if not again and request.turn.at_once and began_s - request.seen.quiet_s.get(key, -math.inf) < RECENT_S:
+        return True
     said = False
     while (others := look(use)) is not None and (left_s := most_s - before_s - now() + began_s) > 0:
         if not said:
             request.events(Notice("quiet_awaited", at=duration(left_s), note=others))
             said = True
         request.events(Doing("waiting_quiet", note=others))
-    request.waited_s[key] = before_s + now() - began_s
+    request.seen.waited_s[key] = before_s + now() - began_s
+    if others is None:
+        request.seen.quiet_s[key] = now()
     return others is None

@@ -55,6 +55,16 @@ class SelectedScorers:
     left_out: tuple[str, ...] = ()
 
 
+@dataclass
+class Seen:
+    """What the starts in one process have shown, for those after them: how long each has waited for a quiet machine, when it was
+    found to be quiet (by the monotonic clock), and how long the engine of each run goes on to use the CPU after its load."""
+
+    waited_s: dict[Hashable, float] = field(default_factory=dict)
+    quiet_s: dict[Hashable, float] = field(default_factory=dict)
+    settle_s: dict[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class RunContext:
     """What all runs in one process share. `facts` are added to each manifest."""
@@ -70,8 +80,7 @@ class RunContext:
     facts: Mapping[str, Any] = field(default_factory=dict)
     prompts: Path | None = None
     """Where the runs keep the prompts that they share; null if there is one run."""
-    waited_s: dict[Hashable, float] = field(default_factory=dict)
-    """For how long each start has waited for a quiet machine."""
+    seen: Seen = field(default_factory=Seen)
 
 
 @dataclass(frozen=True, kw_only=True)

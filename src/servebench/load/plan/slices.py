@@ -13,13 +13,13 @@ from typing import Self
 
 from servebench.contracts.settings import RunSettings
 
-LEAD_ANSWERS, LEAD_S_MIN = 1.25, 0.4
+LEAD_ANSWERS, LEAD_S_MIN = 1.0, 0.4
 """A slice begins with a lead-in of so many answers, and of that many seconds at least: until then its streams start one after
-another."""
-DRAIN_ANSWERS, DRAIN_S_MIN = 1.5, 0.5
+another. Tokens of real llama.cpp come at their rate after 0.7."""
+DRAIN_ANSWERS, DRAIN_S_MIN = 1.0, 0.5
 """How long its last requests may take before another engine gets the load; what has not ended by then is given up. Two engines at
 work on the same cores may stand still: the threads of llama.cpp wait for each other by turning in a loop."""
-MEASURED_ANSWERS, MEASURED_S, MEASURED_S_MIN = 2.5, 4.0, 2.5
+MEASURED_ANSWERS, MEASURED_S, MEASURED_S_MIN = 2.0, 4.0, 2.5
 """How long a slice is measured after its lead-in, in answers and seconds, and at least where a start has many levels."""
 SLICES_MIN = 5
 """Slices of an engine at a level: fewer do not show how much their ratios differ."""
