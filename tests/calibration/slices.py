@@ -94,7 +94,7 @@ def cells() -> Iterator[CalibrationCell]:
         name = f"two levels{f', {lost:.0%} of slices lost' if lost else ''}"
         yield CalibrationCell(promises=(POWER,), name=name, share=0.5, trial=trial)
     for levels in (1, 4):
-        for spread in (0.005, 0.01, 0.03):
+        for spread in (0.005, 0.01, 0.03, 0.05):
             name = f"{levels} level{'s' * (levels > 1)}, starts differ by {spread:.1%}"
             # engines whose starts differ by 3% take longer
             soon = spread <= 0.01
