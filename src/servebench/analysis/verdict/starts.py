@@ -36,9 +36,9 @@ FEW_STARTS: Mapping[int, float] = {2: 3.0, 3: 2.0, 4: 1.75, 5: 1.25}
 """By which factor p-values of few starts are larger where nothing earlier is known: they hardly show how much starts differ, and
 starts that differ by 3 to 5% would be called different too often (6 to 9% of equal engines with two each)."""
 FEW_PAIRS: Mapping[int, float] = {2: 1.5, 3: 1.5, 4: 1.25}
-"""The same at a look at pairs that took turns slice by slice: its level is stricter, and the pairs lack what the machine did. Two
-equal engines whose starts differ by 5% are called different in 4.4% of 800 studies of one level; with 1.25 and 1 for 3 and 4 pairs
-in 5.3%."""
+"""The same at a look at pairs that took turns slice by slice: its level is stricter, and the pairs lack what the machine did.
+Two equal engines whose starts differ by 5% are called different in 4.4% of 800 studies of one level; with 1.25 and 1 for 3 and 4
+pairs in 5.3%."""
 SINGLE = 3.0
 """The same for single starts by earlier ones: a few earlier starts rarely have a slow one among them even where one of twelve is
 slow, and then a single slow start looks like another engine (8% of equal llama.cpp in `decided`; with the factor 4.7%)."""
