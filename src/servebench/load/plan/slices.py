@@ -19,7 +19,7 @@ another. Tokens of real llama.cpp come at their rate after 0.7."""
 DRAIN_ANSWERS, DRAIN_S_MIN = 1.0, 0.5
 """How long its last requests may take before another engine gets the load; what has not ended by then is given up. Two engines at
 work on the same cores may stand still: the threads of llama.cpp wait for each other by turning in a loop."""
-MEASURED_ANSWERS, MEASURED_S, MEASURED_S_MIN = 2.0, 4.0, 2.5
+MEASURED_ANSWERS, MEASURED_S, MEASURED_S_MIN = 2.5, 4.0, 2.5
 """How long a slice is measured after its lead-in, in answers and seconds, and at least where a start has many levels."""
 SLICES_MIN = 5
 """Slices of an engine at a level: fewer do not show how much their ratios differ."""
@@ -27,8 +27,8 @@ ADDED_SLICES_MIN, ADDED_SLICES_LEVELS_MIN = 3, 2
 """The same where starts are added until a mean over levels is known, so that all show it: with one level, with several."""
 SLICE_TO_START = 8.0
 """How many times the variance of the ratio of two starts is that of a slice: 4% (sd) on two cores to 1.4%."""
-ADDED_REQUESTS_MIN = 15
-"""Requests in the slices of a level, at least, by the rate of its warm-up: a start with fewer than 12 does not count."""
+ADDED_REQUESTS_MIN = 12
+"""Requests that begin and end in the slices of a level, at least, by its warm-up: a start with fewer has no latencies."""
 ADDED_SHARED_S = 10.0
 """What the levels of such a start share: each has slices of this time by their number, within MEASURED_S_MIN and MEASURED_S."""
 SPARE = 2.0
@@ -75,13 +75,13 @@ class AddedStarts:
         """How long a slice is measured."""
         return min(max(ADDED_SHARED_S / self.levels, MEASURED_S_MIN), MEASURED_S)
 
-    def slices(self, each_s: float, round_s: float) -> int:
-        """Return how many slices a level has for the least time in all, where each is measured for `each_s`, and those of all
-        engines take `round_s`: the more, the longer starts take (two-stage samples: Cochran 1977, "Sampling Techniques", chapter
-        10)."""
+    def slices(self, each_s: float, round_s: float, answer_s: float) -> int:
+        """Return how many slices a level has for the least time in all, where each is measured for `each_s`, those of all
+        engines take `round_s`, and an answer takes `answer_s`: the more, the longer starts take (two-stage samples: Cochran 1977,
+        "Sampling Techniques", chapter 10)."""
         least = ADDED_SLICES_MIN if self.levels == 1 else ADDED_SLICES_LEVELS_MIN
         if self.rate_req_s:
-            least = max(least, math.ceil(ADDED_REQUESTS_MIN / (self.rate_req_s * each_s)))
+            least = max(least, math.ceil(ADDED_REQUESTS_MIN / (self.rate_req_s * (each_s - answer_s))))
         best = math.ceil((SLICE_TO_START * self.start_s / round_s) ** 0.5 / self.levels)
         return int(min(max(best, least), SLICES_MIN))
 
@@ -119,7 +119,7 @@ def plan_slices(
     slice_s = lead_s + each_s
     rounds = max(SLICES_MIN, math.ceil(point_s * (UNTIL_SHARE if until else 1.0) / each_s))
     if best is not None:
-        rounds = best.slices(each_s, engines * (slice_s + drain_s))
+        rounds = best.slices(each_s, engines * (slice_s + drain_s), answer_s)
     if rounds * (slice_s + drain_s) > COST_MAX * point_s:
         return None
     rng, order = random.Random(f"{seed}/slices"), list(range(engines))
