@@ -30,7 +30,7 @@ FAULTS = [
     ("engine=vlm", f"engine=vlm: no such engine; did you mean 'vllm'? available: {ENGINES}"),
     ("engine=base", f"engine=base: no such engine; available: {ENGINES}"),
     ("engine=5", f"engine=5: no such engine; available: {ENGINES}"),
-    ("engine=emulated", f"engine=emulated: no such engine; did you mean launch=emulated? available: {ENGINES}"),
+    ("engine=attach", f"engine=attach: no such engine; did you mean launch=attach? available: {ENGINES}"),
     ("engin=vllm", "engin=vllm: no such config group; did you mean 'engine'?"),
     ("port=1", "port=1: no such config group; did you mean 'engine.port'?"),
     ("load.concurency=[1]", "load.concurency: unknown key; did you mean 'load.concurrency'?"),
