@@ -123,13 +123,18 @@ def test_the_neighbour_burns_cpu_and_ends():
     assert not busy.is_running()
 
 
-def stored_starts(one, *, void=True):
-    """Return the engine, round, level and start of each point of a study; those that are `void` are measured again."""
+def is_again(row):
+    return row.verdict == "void" or "interrupted" in row.doubts
+
+
+def stored_starts(one, *, again=True):
+    """Return the engine, round, level and start of each point of a study, unless `again` only of those that are not measured
+    again: neither void nor interrupted."""
     try:
         runs = load_study(one.path).runs
     except (ServebenchError, FileNotFoundError):  # interrupted before anything was stored
         return set()
-    rows = ((run.name, row) for run in runs for row in run.point_rows if void or row.verdict != "void")
+    rows = ((run.name, row) for run in runs for row in run.point_rows if again or not is_again(row))
     return {(name, row.repeat, row.level, row.start_id) for name, row in rows}
 
 
@@ -140,7 +145,7 @@ def test_an_interrupted_proof_goes_on(tmp_path):
     short, long, learn, learned = studies(["llamacpp"], ["none"], plan, change={"max_num_seqs": 1})
     assert not measure(short, time.monotonic() + 2)
     assert not short.finished
-    kept = stored_starts(short, void=False)
+    kept = stored_starts(short, again=False)
     assert measure(short, math.inf)
     assert all(measure(one, math.inf) for one in (long, learn, learned))
     priors = [{row.interval_prior for row in load_study(one.path).runs[0].point_rows} for one in (long, learned)]
