@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.settings import SloSettings
 from servebench.measure import columns, derive
 from servebench.store.layout import RunFolder
@@ -49,7 +50,7 @@ def test_throughput_over_slices_is_the_points_throughput(run):
     frame, _, row = run
     slices = columns.token_slices(frame, int(row["window_start_ns"]), int(row["window_end_ns"]))
     assert slices.mean() == pytest.approx(row["output_throughput_tok_s"])
-    inside = columns.in_window(columns.request_metrics(frame), row["window_start_ns"], row["window_end_ns"])
+    inside = columns.in_window(columns.request_metrics(frame), PointRow.from_dict(row))
     assert inside[inside["ok"]]["ttft_ms"].median() == pytest.approx(row["ttft_ms_p50"])
 
 

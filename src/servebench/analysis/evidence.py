@@ -16,8 +16,8 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.load.plan.levels import PlannedPoint
 from servebench.measure.in_flight import sent_and_ended
-from servebench.measure.window import few_remain, pauses_of
-from servebench.util.stretches import Spans, length, merged, outside, unsent
+from servebench.measure.window import few_remain, pauses_of, sent_in_vain
+from servebench.util.stretches import Spans, length, merged, outside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +66,11 @@ class PointEvidence:
         if not self.disturbed_out_ns or self.row.window_ns is None:
             return False
         start, end = self.row.window_ns
-        sent, ended = sent_and_ended(self.measured)
+        sent, _ = sent_and_ended(self.measured)
         inside = (sent >= start) & (sent <= end)
-        kept, whole = (inside & outside(sent, unsent(out, sent, ended)) for out in (self.row.left_out, self.pauses))
+        kept, whole = (
+            inside & outside(sent, out) for out in (self.row.unsent, sent_in_vain(self.pauses, self.measured))
+        )
         return few_remain(int(kept.sum()), int(whole.sum()))
 
     @cached_property

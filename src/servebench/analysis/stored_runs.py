@@ -54,7 +54,7 @@ def _read_samples(run: RunData) -> Iterator[ComparedPoint]:
         if start is None or end is None or of_point.empty:
             yield ComparedPoint(row=row)
             continue
-        inside = of_engine(in_window(of_point, int(start), int(end), row.left_out))
+        inside = of_engine(in_window(of_point, row))
         failed = ~inside["ok"].to_numpy(dtype=bool)
         stored = run.requests[run.requests["point"] == row.point]
         sizes = inside["planned_prompt_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)

@@ -147,7 +147,7 @@ def requests_by_level(run: RunData, columns: Sequence[str]) -> dict[Level, pd.Da
     for row in rows:
         if row.point not in by_point or row.window_ns is None:
             continue
-        inside = in_window(measured_rows(_with_company(by_point[row.point])), *row.window_ns, row.left_out)
+        inside = in_window(measured_rows(_with_company(by_point[row.point])), row)
         found.setdefault(row.level, []).append(inside[inside["outcome"] == "ok"])
     return {level: pd.concat(frames, ignore_index=True) for level, frames in found.items()}
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import OURS
 from servebench.measure import derive
 from servebench.util.arrays import Floats, Ints
@@ -115,11 +116,13 @@ _KEPT = (
 _SPANS = ("ttft_ms", "ttft_from_schedule_ms", "ttfo_ms", "e2e_ms", "lateness_ms")
 
 
-def in_window(metrics: pd.DataFrame, start_ns: int, end_ns: int, left_out: Spans = ()) -> pd.DataFrame:
-    """Return the requests of a point that were sent inside the window, without those that the stretches left out touch."""
+def in_window(metrics: pd.DataFrame, row: PointRow) -> pd.DataFrame:
+    """Return the requests of a point that count, of all that were sent: none without a window."""
+    start_ns, end_ns = row.window_ns or (1, 0)
     sent, ended = metrics["sent_ns"].to_numpy(dtype=np.int64), metrics["ended_ns"].to_numpy(dtype=np.int64)
-    inside = (sent >= start_ns) & (sent <= end_ns) & outside(sent, unsent(left_out, sent, ended))
-    return metrics[inside]
+    # a row that was stored before it had these stretches only says what they come from
+    uncounted = row.unsent or unsent(row.left_out, sent, ended)
+    return metrics[(sent >= start_ns) & (sent <= end_ns) & outside(sent, uncounted)]
 
 
 def of_engine(metrics: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,8 @@ Which requests count for which column:
   requests, and 12 of them, remain: rates are over the rest of the window, and a request counts only if it was sent after each
   stretch, or before the oldest request that a stretch touched;
 - a point in slices (`slices`) has its load in turns with other engines: the time between its slices and the lead of each is
-  left out in the same way, and does not count for rates of the client and the whole run;
+  left out, and does not count for rates of the client and the whole run; a request counts only if it was sent in the rest, a
+  mean answer before the end of its slice or sooner;
 - cost: the GPUs' price for the window's time, over a million output tokens, or over a million requests that met the SLO;
   `output_tok_s_per_w` is the output throughput over the power drawn, so tokens a joule;
 - lateness: every request sent inside the window, failed ones too;
@@ -36,6 +37,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -395,7 +397,8 @@ def _window_columns(window: Window) -> dict[str, object]:
         "window_s": window.seconds,
         "window_start_ns": window.start_ns,
         "window_end_ns": window.end_ns,
-        "left_out_ns": tuple(moment for span in window.left_out for moment in span),
+        "left_out_ns": tuple(chain.from_iterable(window.left_out)),
+        "unsent_ns": tuple(chain.from_iterable(window.unsent)),
         "average_in_flight": window.average_in_flight,
         "level_reached": window.reached,
     }
@@ -423,7 +426,7 @@ def _without_pauses(
     """Return the rates of a point in slices that would be wrong with its pauses."""
     columns = {"output_throughput_whole_run_tok_s": _rate(found.get("output_tokens_total"), busy_s)}
     if (good := found.get("goodput_req_s")) is not None and inside:
-        # requests are sent until the oldest one that a pause touches: one in each slice is missing for a rate
+        # of the requests that count there are too few for a rate of their own
         good *= window.sending_seconds / len(inside)
         columns["goodput_req_s"] = good * (found["request_throughput_req_s"] or 0.0)
     return columns

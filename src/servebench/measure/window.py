@@ -13,7 +13,7 @@ from servebench.contracts.results import Record
 from servebench.measure import derive
 from servebench.measure.in_flight import in_flight_at, in_flight_curve, sent_and_ended
 from servebench.util.arrays import Floats, Ints
-from servebench.util.stretches import Spans, between, compressed, expanded, length, merged, unsent
+from servebench.util.stretches import Spans, between, compressed, expanded, length, merged, outside, unsent
 from servebench.util.units import NS_PER_S
 
 FRONT_SHARE, BACK_SHARE = 1 / 2, 1 / 4
@@ -94,6 +94,21 @@ def pauses_of(facts: PhaseFacts, report: PhaseReport) -> list[tuple[int, int]]:
     """Return the stretches of a point in slices that do not count: all but `steady_slices`. Empty for an ordinary point."""
     steady = steady_slices(facts, report)
     return between(steady, report.started_ns, max(report.ended_ns, steady[-1][1])) if steady else []
+
+
+def sent_in_vain(pauses: Spans, records: Sequence[Record]) -> list[tuple[int, int]]:
+    """Return the stretches of a point in slices in which requests were sent that do not count: its `pauses`, and before each the
+    time of a mean answer to a request of the steady parts.
+
+    What is sent later ends mostly where the load already falls, and is answered sooner. What was sent before counts however
+    long it took: to drop what ends after its slice would drop more long answers than short ones.
+    """
+    if not pauses:
+        return []
+    sent, ended = sent_and_ended(record for record in records if record.measured and record.outcome == "ok")
+    steady = outside(sent, pauses)
+    tail = round(float((ended - sent)[steady].mean())) if steady.any() else 0
+    return merged([(low - tail, high) for low, high in pauses], min(low for low, _ in pauses) - tail, pauses[-1][1])
 
 
 def slice_values(steady: Spans, inside: Sequence[Record], window: Window, arrived: Arrived, crowded: Spans) -> str:
@@ -178,7 +193,7 @@ def find_window(
     average = _average(times, level, between(left_out, start, end))
     share = average / concurrency if average is not None and concurrency is not None else None
     found = Window(start_ns=start, end_ns=end, reached=reached, average_in_flight=average, share=share)
-    return _without(found, left_out, sent, ended)
+    return replace(found, left_out=tuple(left_out), unsent=tuple(merged(sent_in_vain(pauses, measured), start, end)))
 
 
 def leave_out(
@@ -197,8 +212,9 @@ def leave_out(
     if open_loop:
         spans = merged(_settled(spans, sent, ended, window), window.start_ns, window.end_ns)
     times, level = in_flight_curve(sent, ended)
+    touched = merged([*unsent(spans, sent, ended), *window.unsent], window.start_ns, window.end_ns)
     spans = merged([*spans, *window.left_out], window.start_ns, window.end_ns)
-    found = _without(window, spans, sent, ended)
+    found = replace(window, left_out=tuple(spans), unsent=tuple(touched))
     whole = sum(window.counts(int(one)) for one in sent)
     kept = sum(found.counts(int(one)) for one in sent)
     if found.seconds < KEPT_TIME_MIN * window.seconds or ((open_loop or limited) and few_remain(kept, whole)):
@@ -213,12 +229,6 @@ def leave_out(
 def few_remain(kept: int, whole: int) -> bool:
     """Return whether too few requests of a window are outside of what others disturbed to tell latencies by them."""
     return kept < max(KEPT_REQUESTS_MIN, KEPT_SHARE_MIN * whole)
-
-
-def _without(window: Window, spans: Spans, sent: Ints, ended: Ints) -> Window:
-    """Return the window without these stretches, and without the requests that they touch."""
-    touched = merged(unsent(spans, sent, ended), window.start_ns, window.end_ns)
-    return replace(window, left_out=tuple(spans), unsent=tuple(touched))
 
 
 def _settled(spans: Spans, sent: Ints, ended: Ints, window: Window) -> Spans:

@@ -11,7 +11,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Record
 from servebench.util.common_prefix import common_prefix_length
-from servebench.util.stretches import outside, unsent
+from servebench.util.stretches import outside
 
 BLOCK_TOKENS = 16
 """The default block size of vLLM's prefix cache."""
@@ -116,13 +116,7 @@ def ideal_columns(
     sent = {r.request_id: r for r in records if r.sent_ns is not None and r.measured}
     if start_ns is None or end_ns is None or not hits:
         return {}
-    every = np.array([(r.sent_ns, r.ended_ns) for r in sent.values()], dtype=np.int64).reshape(-1, 2)
-    untouched = set(every[outside(every[:, 0], unsent(row.left_out, every[:, 0], every[:, 1])), 0].tolist())
-    inside = [
-        hit
-        for name, hit in hits.items()
-        if (record := sent[name]).outcome == "ok"
-        and start_ns <= (record.sent_ns or 0) <= end_ns
-        and record.sent_ns in untouched
-    ]
+    moments = np.array([sent[name].sent_ns for name in hits], dtype=np.int64)
+    counts = (moments >= start_ns) & (moments <= end_ns) & outside(moments, row.unsent)
+    inside = [hit for (name, hit), one in zip(hits.items(), counts, strict=True) if one and sent[name].outcome == "ok"]
     return {"prefix_cache_hit_rate_ideal": hit_rate(inside)}

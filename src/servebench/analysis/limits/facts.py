@@ -130,7 +130,7 @@ def _stamps(row: PointRow, requests: pd.DataFrame) -> dict[str, float | None]:
         return {}
     own = requests[(requests["point"] == row.point) & requests["sent_ns"].notna()]
     # the requests of which the point's own numbers are, without disturbed stretches
-    inside = in_window(measured_rows(own), start, end, row.left_out)
+    inside = in_window(measured_rows(own), row)
     inside = inside[inside["outcome"] == "ok"]
     if inside.empty or end <= start:
         return {}

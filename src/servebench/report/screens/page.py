@@ -150,7 +150,7 @@ def _latencies(run: RunData) -> dict[Level, dict[str, Any]]:
         for row in run.point_rows if not requests.empty else ():
             if row.window_ns is None or row.verdict == "void" or row.level in found:
                 continue
-            inside = in_window(metrics[metrics["point"] == row.point], *row.window_ns, row.left_out)
+            inside = in_window(metrics[metrics["point"] == row.point], row)
             ok = inside[inside["ok"]]
             own = requests[(requests["point"] == row.point) & requests["request_id"].isin(ok["request_id"])]
             found[row.level] = {
