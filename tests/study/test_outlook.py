@@ -36,6 +36,23 @@ def test_runs_that_get_no_verdict_are_known_before_anything_starts(launch, words
     assert all(name in one.settings for name, one in zip(settings, plan.unequal, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["load.concurrency=1,4,16"], "'load.concurrency=[1,4,16]'"),
+        (["load=rate", "load.rate=0.5,2"], "'load.rate=[0.5,2]'"),
+        (["load.concurrency=[1,4],[2,8]"], None),
+        (["load.concurrency=[1,4]"], None),
+        (["load.concurrency=4"], None),
+    ],
+)
+def test_levels_that_are_swept_could_be_those_of_one_run(words, note):
+    jobs = compose_jobs(["-m", "engine=vllm,sglang", "launch=simulated", *words], registry())
+    plan = plan_of([RunTask(str(number), job) for number, job in enumerate(jobs)], registry())
+    assert len(plan.notes) == (note is not None)
+    assert note is None or note in line_of(plan)
+
+
 def test_the_pairs_without_a_verdict_are_said_in_the_first_lines():
     plan = plan_of([], registry())
     pairs = [UnequalRuns("a", str(number), "engine.dtype") for number in range(6)]

@@ -139,7 +139,7 @@ def _slices(steps: Sequence[WarmLevel], settle_s: float) -> list[SliceFacts] | N
     else:
         seed = f"{session.settings.workload.seed}/{level.point}"
         start_s = sum(_start_s(step.session) for step in steps)
-        added = AddedStarts.of(session.settings, start_s, min(rates, default=None))
+        added = AddedStarts.of(session.settings, start_s, level.concurrency)
         plan = plan_slices(
             len(steps), point_s, max(answers_s), seed, rate_req_s, settle_s=settle_s, until=until, added=added
         )

@@ -133,7 +133,7 @@ def _planned_s(level: PlannedPoint, answers_s: Mapping[str, float] | None, added
         return point_s
     answer_s = answers_s.get(level.id.level, 0.0)
     if added is not None and answer_s:
-        added = replace(added, rate_req_s=(level.concurrency or 1) / answer_s)
+        added = replace(added, users=level.concurrency)
     return seconds_in_slices(point_s, answer_s, until=bool(level.targets), added=added)
 
 
@@ -188,10 +188,24 @@ def plan_of(
         starts=starts,
         gpus=[f"{number} x {name}" for name, number in drivers.items()],
         by_machine=chosen,
-        notes=list(dict.fromkeys(filter(None, map(memory_note, real)))),
+        notes=[*dict.fromkeys(filter(None, map(memory_note, real))), *_swept_levels([task.job for task in tasks])],
         imitated=imitated(task.job.settings.launch.name for task in tasks),
     )
     return _with_time(plan, tasks, start_times([task.job for task in tasks], earlier)) if tasks else plan
+
+
+def _swept_levels(jobs: Sequence[Job]) -> list[str]:
+    """Return a note for levels of load that are runs of their own, since they are swept."""
+    found = []
+    for key in ("load.concurrency", "load.rate"):
+        swept = {tuple(getattr(job.settings.load, key.removeprefix("load.")) or ()): None for job in jobs}
+        if len(swept) > 1 and all(len(one) == 1 for one in swept):
+            levels = ",".join(f"{level:g}" for (level,) in swept)
+            found.append(
+                f"{key}={levels} makes a run of each level; with '{key}=[{levels}]' they are levels of one run, which share "
+                "starts and are judged together"
+            )
+    return found
 
 
 def _with_time(plan: PlanReady, tasks: Sequence[RunTask], times: Sequence[StartTime]) -> PlanReady:

@@ -22,19 +22,29 @@ def test_slices_never_overlap_and_measure_long_enough(engines, measured_s, answe
     plan = plan_slices(engines, measured_s, answer_s, "seed")
     assert {len(own) for own in plan.slices} == {len(plan.slices[0])}
     assert len(plan.slices[0]) >= SLICES_MIN
-    ordered = sorted(one for own in plan.slices for one in own)
-    # the last requests of one have ended before the next has load
-    assert all(before[1] + plan.drain_s <= after[0] + 1e-9 for before, after in pairwise(ordered))
+    ordered = sorted((*one, engine) for engine, own in enumerate(plan.slices) for one in own)
+    for before, after in pairwise(ordered):
+        if before[2] == after[2]:
+            # it goes on
+            assert after[0] + plan.lead_s == pytest.approx(before[1])
+        else:
+            # the last requests of one have ended before the next has load
+            assert before[1] + plan.drain_s == pytest.approx(after[0])
+    assert plan.seconds == pytest.approx(ordered[-1][1] + plan.drain_s)
     assert plan.drain_s >= answer_s
     assert plan.lead_s >= max(LEAD_S_MIN, answer_s)
     for own in plan.slices:
         assert sum(closes - opens - plan.lead_s for opens, closes in own) >= measured_s - 1e-9
 
 
-def test_each_round_has_an_order_of_its_own():
+def test_each_round_has_the_order_of_the_one_before_turned_round():
+    """What changes all the time at one pace moves both alike."""
     first, second = plan_slices(2, 60.0, 0.1, "a").slices
-    assert {a < b for a, b in zip(first, second, strict=True)} == {True, False}
-    assert plan_slices(2, 60.0, 0.1, "a") == plan_slices(2, 60.0, 0.1, "a") != plan_slices(2, 60.0, 0.1, "b")
+    began = [a < b for a, b in zip(first, second, strict=True)]
+    assert all(one != other for one, other in pairwise(began))
+    plans = [plan_slices(2, 60.0, 0.1, seed) for seed in "abcdefgh"]
+    assert plan_slices(2, 60.0, 0.1, "a") == plans[0]
+    assert {plan.slices[0][0] < plan.slices[1][0] for plan in plans} == {True, False}
 
 
 def test_each_slice_has_requests_for_twice_the_rate_of_the_warm_up():
@@ -48,7 +58,7 @@ def test_long_answers_are_not_worth_slices():
     assert plan_slices(2, 20.0, 10.0, "seed") is None
 
 
-@pytest.mark.parametrize(("measured_s", "seconds"), [(60.0, 15 * 4.9), (8.0, 5 * 4.9), (2.0, 2.0)])
+@pytest.mark.parametrize(("measured_s", "seconds"), [(60.0, 15 * 4.0 + 8 * 0.9), (8.0, 5 * 4.0 + 3 * 0.9), (2.0, 2.0)])
 def test_how_long_an_engine_has_the_load(measured_s, seconds):
     """At least five slices, with the beginning and the end of each; too short a point is not worth slices."""
     assert seconds_in_slices(measured_s) == pytest.approx(seconds)
@@ -73,11 +83,13 @@ def test_starts_that_are_added_have_as_many_slices_as_are_best(levels, start_s, 
     assert len(plan_slices(2, 20.0, 0.5, "seed", added=added).slices[0]) == SLICES_MIN
 
 
-@pytest.mark.parametrize(("rate_req_s", "slices"), [(None, 2), (3.0, 2), (1.5, 4), (0.5, SLICES_MIN)])
-def test_a_level_of_an_added_start_has_requests_enough(rate_req_s, slices):
-    """By the rate of the slowest engine."""
-    added = AddedStarts(levels=4, start_s=2.0, rate_req_s=rate_req_s)
-    plan = plan_slices(2, 20.0, 0.5, "seed", 30.0, until=True, added=added)
+@pytest.mark.parametrize(
+    ("users", "answer_s", "slices"), [(None, 0.5, 2), (2, 0.5, 2), (1, 0.5, 3), (1, 0.6, 4), (1, 1.5, SLICES_MIN)]
+)
+def test_a_level_of_an_added_start_has_requests_enough(users, answer_s, slices):
+    """By the answers of the slowest engine."""
+    added = AddedStarts(levels=4, start_s=2.0, users=users)
+    plan = plan_slices(2, 40.0, answer_s, "seed", 30.0, until=True, added=added)
     assert len(plan.slices[0]) == slices
 
 
