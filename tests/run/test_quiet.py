@@ -109,9 +109,9 @@ def point_of(share, doubt=MACHINE_BUSY):
     return Point(row=row, doubts=(doubt.issue("", void=True),) if share else ())
 
 
-def measured(points, *, stopped=(None, None), wait_s=60.0, pid=7, **turn):
+def measured(points, *, stopped=(None, None), wait_s=60.0, pid=7, shared=None, **turn):
     """What counts of a level whose attempts give these points, and how often it was measured."""
-    session, seen = session_of(pid=pid, wait_s=wait_s, **turn), []
+    session, seen = session_of(pid=pid, wait_s=wait_s, seen=shared, **turn), []
 
     def measure(session, level):
         yield from ()
@@ -142,6 +142,13 @@ def test_a_disturbed_level_is_measured_once_more_and_only_once(shares, kept, att
     assert (point, seen) == (kept, attempts)
     assert [one.kind for one in said] == ["point_again"] * (len(attempts) - 1)
     assert all("pid 4711" in one.note for one in said)
+
+
+@pytest.mark.parametrize(("share", "known"), [(0.0, True), (0.1, False)])
+def test_a_level_that_nobody_disturbed_says_that_the_machine_is_quiet(share, known):
+    shared = Seen()
+    measured([point_of(share), point_of(share)], shared=shared, at_once="0/1", start=1)
+    assert list(shared.quiet_s) == [("0/1", 1)] * known
 
 
 @pytest.mark.parametrize("ends", [None, StopReason.BUSY])

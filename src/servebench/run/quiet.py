@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 
@@ -33,6 +33,9 @@ def measure_undisturbed(session: RunSession, level: PlannedPoint) -> Steps[Measu
     """
     wait_until_quiet(session, again=False)
     found = yield from measure_level(session, level)
+    if found[0].row.disturbed_s == 0.0:
+        # nobody took the machine, to the end of the level
+        session.request.seen.quiet_s[_key(session)] = time.monotonic()
     request, report, taker = session.request, found[1].report, taker_of([found[0].judged_row])
     if report.stopped is StopReason.BUSY:
         why = report.error or ""
@@ -62,6 +65,11 @@ def may_wait(session: RunSession) -> bool:
     )
 
 
+def _key(session: RunSession) -> Hashable:
+    """Return what engines that are alive at once share in a start."""
+    return session.request.turn.at_once or session.request.run_id, session.request.turn.start
+
+
 def wait_until_quiet(
     session: RunSession,
     look: Callable[[CpuUse], str | None] = PROGRAMS_NOW,
@@ -79,7 +87,7 @@ def wait_until_quiet(
     request, running, most_s = session.request, session.lease.running, session.settings.study.quiet_wait_s
     if running.pid is None or not may_wait(session):
         return True
-    key = request.turn.at_once or request.run_id, request.turn.start
+    key = _key(session)
     use, began_s, before_s = CpuUse(engine=running.pid), now(), request.seen.waited_s.get(key, 0.0)
     if not again and request.turn.at_once and began_s - request.seen.quiet_s.get(key, -math.inf) < RECENT_S:
         return True
