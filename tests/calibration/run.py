@@ -31,8 +31,8 @@ def all_cells() -> list[CalibrationCell]:
 
 
 def chosen_cells(patterns: Sequence[str], named: str = "") -> list[CalibrationCell]:
-    """Return the cells whose promise has a name that matches one of the patterns, and whose own name contains `named`; all
-    without patterns.
+    """Return the cells of the parts in which a promise has a name that matches one of the patterns, and whose own name contains
+    `named`; all without patterns.
 
     Raises ConfigError for a pattern that matches none, and for a name that no cell has.
     """
@@ -41,7 +41,9 @@ def chosen_cells(patterns: Sequence[str], named: str = "") -> list[CalibrationCe
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(f"--only {pattern} matches no promise; available: {', '.join(names)}")
-    chosen = [cell for cell in cells if not patterns or _matches(cell, patterns)]
+    # cells are stored by their first promise, all of them at once
+    parts = {cell.promises[0].name for cell in cells if not patterns or _matches(cell, patterns)}
+    chosen = [cell for cell in cells if cell.promises[0].name in parts]
     found = [cell for cell in chosen if named in cell.name]
     if not found:
         names = [*dict.fromkeys(cell.name.partition(",")[0] for cell in chosen)]

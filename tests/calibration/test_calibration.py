@@ -134,6 +134,8 @@ def test_promises_are_chosen_by_name():
     def names(cells):
         return {promise.name for cell in cells for promise in cell.promises}
 
+    soon, all_of_it = (chosen_cells([f"slices_decided_{one}"]) for one in ("soon", "aa"))
+    assert [cell.name for cell in soon] == [cell.name for cell in all_of_it]
     assert names(chosen_cells(["search_*", "aa"])) == {"search_near", "search_above", "search_bracket", "aa"}
     assert {"aa", "power5", "gate", "recommend", "coverage", "open_loop", "search_above", "stationary"} <= names(
         all_cells()
