@@ -9,6 +9,7 @@ import pytest
 from servebench.config import compose_jobs
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
+from servebench.load.plan.slices import AddedStarts, seconds_in_slices
 from servebench.registry.registry import registry
 from servebench.store.manifest import capture_machine
 from servebench.study.outlook import start_time, usual_start_s
@@ -67,8 +68,16 @@ def test_slices_of_long_answers_take_longer():
     run = run_of(job, 70.0, 100.0)
     slow = replace(run, rows=lambda: [replace(row, e2e_ms_mean=4000.0) for row in run.point_rows])
     quick, long = (start_time(job, [one], in_turns=True).load_s for one in (run, slow))
-    # 15 slices of 4 s, or six of 10 s with the lead-in and the end of answers of 4 s
-    assert (quick, long) == (pytest.approx(2 * 73.5), pytest.approx(2 * 108.0))
+    # 15 slices of 4 s, or six of 10 s; two on end share a lead-in and an end of 4 s each, and there is a warm-up
+    assert (quick, long) == (pytest.approx(2 * 67.2), pytest.approx(2 * (88.0 + 8.0)))
+
+
+def test_where_nothing_is_known_answers_take_time_all_the_same():
+    job = job_of("load.until=10%", "load.duration_s=null", "load.max_duration_s=20", "study.until=decided")
+    found = start_time(job, [], in_turns=True)
+    levels = [AddedStarts(levels=2, start_s=found.start_s, users=users) for users in job.settings.load.concurrency]
+    assert not found.earlier
+    assert found.load_s > 1.1 * sum(seconds_in_slices(20.0, until=True, added=one) for one in levels)
 
 
 @pytest.mark.parametrize("words", [("model=qwen2.5-7b-instruct",), ("engine=sglang",), ("launch=emulated",)])

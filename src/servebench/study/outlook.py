@@ -26,7 +26,7 @@ from servebench.contracts.precision import seconds_of
 from servebench.contracts.stored import RunData, is_number, mapping
 from servebench.contracts.tuning import TRIALS_MIN
 from servebench.contracts.weights import weights_gb
-from servebench.load.plan.levels import PlannedPoint, plan_levels
+from servebench.load.plan.levels import WARMUP_PER_STREAM, PlannedPoint, plan_levels
 from servebench.load.plan.slices import AddedStarts, seconds_in_slices
 from servebench.registry.registry import Registry, registry
 from servebench.report.wording.comparison import unequal_text
@@ -52,6 +52,8 @@ LEAST_S, TIMES = 300.0, 3.0
 """A study may take so long for a verdict, or so many times as long as one start of each, if that is more."""
 SIMULATED_STARTS = 8
 """The most starts of a simulated engine: equal ones that differ by 1% from start to start are known to be equal before."""
+ANSWER_S = 0.6
+"""How long an answer takes where nothing is known: four levels of real llama.cpp in slices then take 78 s; they take 84."""
 LONG_START_S = 60.0
 """From here on a start is weighed against longer points."""
 
@@ -131,10 +133,11 @@ def _planned_s(level: PlannedPoint, answers_s: Mapping[str, float] | None, added
     point_s = None if level.requests is not None else level.duration_s
     if point_s is None or answers_s is None:
         return point_s
-    answer_s = answers_s.get(level.id.level, 0.0)
-    if added is not None and answer_s:
-        added = replace(added, users=level.concurrency)
-    return seconds_in_slices(point_s, answer_s, until=bool(level.targets), added=added)
+    # slices of a fixed time do not depend on it much
+    answer_s = answers_s.get(level.id.level, ANSWER_S if added is not None and level.targets else 0.0)
+    added = replace(added, users=level.concurrency) if added is not None else None
+    warm_up_s = WARMUP_PER_STREAM * answer_s if level.warmup_requests else 0.0
+    return warm_up_s + seconds_in_slices(point_s, answer_s, until=bool(level.targets), added=added)
 
 
 def _answers_s(runs: Iterable[RunData]) -> dict[str, float]:
