@@ -426,7 +426,7 @@ def _without_pauses(
     """Return the rates of a point in slices that would be wrong with its pauses."""
     columns = {"output_throughput_whole_run_tok_s": _rate(found.get("output_tokens_total"), busy_s)}
     if (good := found.get("goodput_req_s")) is not None and inside:
-        # of the requests that count there are too few for a rate of their own
+        # fewer count than are sent while the load is steady: their share of good ones, at the rate of answers
         good *= window.sending_seconds / len(inside)
         columns["goodput_req_s"] = good * (found["request_throughput_req_s"] or 0.0)
     return columns
