@@ -116,7 +116,7 @@ def _decided(
     assert plan is not None
     (opens_s, closes_s), *others = plan.slices[0]
     count, each_s = 1 + len(others), closes_s - opens_s
-    start_s = START_S + OVERHEAD_S + levels * (LEVEL_S + plan.seconds)
+    start_s = START_S + OVERHEAD_S + levels * (LEVEL_S + count * 2 * (each_s + plan.drain_s))
     scatter = SLICE_SD * (4.0 / (each_s - plan.lead_s)) ** 0.5
     effects = rng.normal(0, spread, (2, STARTS_MOST))
     rows = []

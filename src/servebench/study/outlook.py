@@ -53,7 +53,7 @@ LEAST_S, TIMES = 300.0, 3.0
 SIMULATED_STARTS = 8
 """The most starts of a simulated engine: equal ones that differ by 1% from start to start are known to be equal before."""
 ANSWER_S = 0.6
-"""How long an answer takes where nothing is known: four levels of real llama.cpp in slices then take 78 s; they take 84."""
+"""How long an answer takes where nothing is known: four levels of real llama.cpp in slices then take 85 s, as they do."""
 LONG_START_S = 60.0
 """From here on a start is weighed against longer points."""
 

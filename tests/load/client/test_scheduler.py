@@ -384,22 +384,6 @@ def test_a_slice_begins_with_the_requests_that_are_kept_for_it(kept, sent):
     assert play.send(5.0) == sent
 
 
-def test_two_slices_on_end_are_one_load_with_the_requests_of_each():
-    slices = {
-        "slices": [(0.0, 2.0), (1.5, 4.0), (8.0, 9.0)], "slice_drain_s": 1.0, "slice_requests": 3, "duration_s": 9.0,
-    }  # fmt: skip
-    play = Play([request(i) for i in range(9)], concurrency=2, more=slices)
-    assert play.send(0.0) == [0, 1]
-    play.end(0, time_s=1.8)
-    assert play.send() == [2]
-    play.end(2, time_s=2.1)
-    assert play.send() == [3]
-    # what the first one began goes on to the end of the second
-    assert list(play.scheduler.departed(START_S + 4.9)) == []
-    assert play.scheduler.next_due(START_S + 4.9) == START_S + 5.0
-    assert set(play.scheduler.departed(START_S + 5.0)) == {1, 3}
-
-
 def test_what_has_not_ended_in_time_after_its_slice_is_given_up():
     """So that another engine has the machine for itself."""
     slices = {"slices": [(0.0, 2.0), (5.0, 7.0)], "slice_drain_s": 1.0, "duration_s": 7.0}

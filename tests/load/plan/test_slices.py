@@ -22,29 +22,19 @@ def test_slices_never_overlap_and_measure_long_enough(engines, measured_s, answe
     plan = plan_slices(engines, measured_s, answer_s, "seed")
     assert {len(own) for own in plan.slices} == {len(plan.slices[0])}
     assert len(plan.slices[0]) >= SLICES_MIN
-    ordered = sorted((*one, engine) for engine, own in enumerate(plan.slices) for one in own)
-    for before, after in pairwise(ordered):
-        if before[2] == after[2]:
-            # it goes on
-            assert after[0] + plan.lead_s == pytest.approx(before[1])
-        else:
-            # the last requests of one have ended before the next has load
-            assert before[1] + plan.drain_s == pytest.approx(after[0])
-    assert plan.seconds == pytest.approx(ordered[-1][1] + plan.drain_s)
+    ordered = sorted(one for own in plan.slices for one in own)
+    # the last requests of one have ended before the next has load
+    assert all(before[1] + plan.drain_s <= after[0] + 1e-9 for before, after in pairwise(ordered))
     assert plan.drain_s >= answer_s
     assert plan.lead_s >= max(LEAD_S_MIN, answer_s)
     for own in plan.slices:
         assert sum(closes - opens - plan.lead_s for opens, closes in own) >= measured_s - 1e-9
 
 
-def test_each_round_has_the_order_of_the_one_before_turned_round():
-    """What changes all the time at one pace moves both alike."""
+def test_each_round_has_an_order_of_its_own():
     first, second = plan_slices(2, 60.0, 0.1, "a").slices
-    began = [a < b for a, b in zip(first, second, strict=True)]
-    assert all(one != other for one, other in pairwise(began))
-    plans = [plan_slices(2, 60.0, 0.1, seed) for seed in "abcdefgh"]
-    assert plan_slices(2, 60.0, 0.1, "a") == plans[0]
-    assert {plan.slices[0][0] < plan.slices[1][0] for plan in plans} == {True, False}
+    assert {a < b for a, b in zip(first, second, strict=True)} == {True, False}
+    assert plan_slices(2, 60.0, 0.1, "a") == plan_slices(2, 60.0, 0.1, "a") != plan_slices(2, 60.0, 0.1, "b")
 
 
 def test_each_slice_has_requests_for_twice_the_rate_of_the_warm_up():
@@ -58,7 +48,7 @@ def test_long_answers_are_not_worth_slices():
     assert plan_slices(2, 20.0, 10.0, "seed") is None
 
 
-@pytest.mark.parametrize(("measured_s", "seconds"), [(60.0, 15 * 4.0 + 8 * 0.9), (8.0, 5 * 4.0 + 3 * 0.9), (2.0, 2.0)])
+@pytest.mark.parametrize(("measured_s", "seconds"), [(60.0, 15 * 4.9), (8.0, 5 * 4.9), (2.0, 2.0)])
 def test_how_long_an_engine_has_the_load(measured_s, seconds):
     """At least five slices, with the beginning and the end of each; too short a point is not worth slices."""
     assert seconds_in_slices(measured_s) == pytest.approx(seconds)

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from math import inf
 
 from servebench.contracts.exchange import StopReason, WireOutcome
 from servebench.load.client.job import PhaseJob
@@ -21,17 +20,10 @@ DRAIN_ANSWERS = 4.0
 DRAIN_MIN_S = 30.0
 
 
-def _openings(job: PhaseJob) -> deque[tuple[list[float], float, float]]:
-    """Return for each slice when each stream may send again, in rising order, when it closes, and when what is in flight then is
-    given up: where the next one is open already, with what is in flight at the end of that."""
+def _openings(job: PhaseJob) -> deque[tuple[list[float], float]]:
+    """Return for each slice when each stream may send again, in rising order, and when it closes."""
     starts_s = job.stream_starts_s or [0.0] * job.concurrency
-    found: deque[tuple[list[float], float, float]] = deque()
-    next_opens_s, leaves_s = inf, inf
-    for opens_s, closes_s in reversed(job.slices):
-        leaves_s = leaves_s if next_opens_s <= closes_s else closes_s + job.slice_drain_s
-        found.appendleft(([opens_s + start_s for start_s in starts_s], closes_s, leaves_s))
-        next_opens_s = opens_s
-    return found
+    return deque(([opens_s + start_s for start_s in starts_s], closes_s) for opens_s, closes_s in job.slices)
 
 
 class Scheduler:
@@ -42,7 +34,7 @@ class Scheduler:
     takes a free stream when it becomes ready and frees it when it ends. *Fillers* (the last requests of the plan) are sent
     when no measured request can be sent any more; the phase ends when the measured ones have ended. With `slices` no stream
     takes a request outside them, each begins with the requests that are kept for it, and what is in flight `slice_drain_s` after
-    one closes is given up, unless the next one is open then.
+    one closes is given up.
 
     Every time is an argument: `now` in seconds of a monotonic clock, `..._ns` in nanoseconds of CLOCK_REALTIME.
     """
@@ -251,7 +243,8 @@ class Scheduler:
         if cancel_after_s is not None:
             heappush(self.departures, (now + cancel_after_s, self._sends, index))
         if self._openings:
-            heappush(self.departures, (self._start + self._openings[0][2], self._sends, index))
+            leaves_s = self._openings[0][1] + self._job.slice_drain_s
+            heappush(self.departures, (self._start + leaves_s, self._sends, index))
         return self._sends
 
     def begun_s(self, index: int) -> float:
@@ -318,7 +311,7 @@ class Scheduler:
     def _next_openings(self, now: float) -> Iterator[float]:
         """Yield when the next free stream may send, in the slice that is open and the one after it, as far as that is to come."""
         busy = self._job.concurrency - len(self._free_since_ns)
-        for starts_s, *_ in islice(self._openings, 2):
+        for starts_s, _ in islice(self._openings, 2):
             if busy < len(starts_s) and self._start + starts_s[busy] > now:
                 yield starts_s[busy]
 

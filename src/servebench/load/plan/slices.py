@@ -45,18 +45,12 @@ UNTIL_SHARE = 1 / 3
 class SlicePlan:
     """The slices of each engine, as (opens, closes) in seconds from the start of the phase, the lead-in of each slice, how
     long the requests of each may take after it, and how many requests are kept for each: all engines get the same ones in the
-    same slice, so that their lengths do not differ. 0: that is not known, and each goes on where its last slice ended. Of two
-    slices of an engine that follow each other the lead-in of the second lies in the first."""
+    same slice, so that their lengths do not differ. 0: that is not known, and each goes on where its last slice ended."""
 
     slices: tuple[tuple[tuple[float, float], ...], ...]
     lead_s: float
     drain_s: float
     requests: int = 0
-
-    @property
-    def seconds(self) -> float:
-        """How long all engines take."""
-        return max(own[-1][1] for own in self.slices) + self.drain_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +91,9 @@ class AddedStarts:
 def seconds_in_slices(
     point_s: float, answer_s: float = 0.0, *, until: bool = False, added: AddedStarts | None = None
 ) -> float:
-    """Return how long each of two engines takes for a point in slices: `point_s` where they are not worth it."""
-    plan = plan_slices(2, point_s, answer_s, "", until=until, added=added)
-    return point_s if plan is None else plan.seconds / 2
+    """Return how long an engine has the load of a point in slices: `point_s` where they are not worth it."""
+    plan = plan_slices(1, point_s, answer_s, "", until=until, added=added)
+    return point_s if plan is None else plan.slices[0][-1][1] + plan.drain_s
 
 
 def plan_slices(
@@ -113,8 +107,7 @@ def plan_slices(
     until: bool = False,
     added: AddedStarts | None = None,
 ) -> SlicePlan | None:
-    """Return slices in which each engine is measured for as long as in a point or longer, in rounds: the first in a random order,
-    each other one in the order of the one before turned round, so that an engine has two slices on end with one lead-in.
+    """Return slices in which each engine is measured for as long as in a point or longer, in a random order in each round.
 
     `point_s` is how long a point takes, or at most where `load.until` ends it (`until`): then starts that are `added` have as
     many as are best. `answer_s` is how long an answer of the slowest takes, `rate_req_s` how many requests the fastest answers;
@@ -125,18 +118,19 @@ def plan_slices(
     lead_s = max(LEAD_S_MIN, LEAD_ANSWERS * answer_s, settle_s)
     each_s = max(MEASURED_S if best is None else best.measured_s, MEASURED_ANSWERS * answer_s)
     drain_s = max(DRAIN_S_MIN, DRAIN_ANSWERS * answer_s)
+    slice_s = lead_s + each_s
     rounds = max(SLICES_MIN, math.ceil(point_s * (UNTIL_SHARE if until else 1.0) / each_s))
     if best is not None:
-        rounds = best.slices(each_s, engines * (lead_s + each_s + drain_s), answer_s)
-    order = list(range(engines))
-    random.Random(f"{seed}/slices").shuffle(order)
+        rounds = best.slices(each_s, engines * (slice_s + drain_s), answer_s)
+    if rounds * (slice_s + drain_s) > COST_MAX * point_s:
+        return None
+    rng, order = random.Random(f"{seed}/slices"), list(range(engines))
     found: list[list[tuple[float, float]]] = [[] for _ in order]
-    steady_s, last = lead_s, order[0]
     for number in range(rounds):
-        for engine in order if number % 2 == 0 else order[::-1]:
-            steady_s += 0.0 if engine == last else drain_s + lead_s
-            found[engine].append((steady_s - lead_s, steady_s + each_s))
-            steady_s, last = steady_s + each_s, engine
-    requests = math.ceil(SPARE * rate_req_s * (lead_s + each_s)) if rate_req_s else 0
-    plan = SlicePlan(slices=tuple(map(tuple, found)), lead_s=lead_s, drain_s=drain_s, requests=requests)
-    return None if plan.seconds > COST_MAX * point_s * engines else plan
+        rng.shuffle(order)
+        for place, engine in enumerate(order):
+            # one that goes on would keep its phases, and be compared with one that has just begun
+            opens_s = (number * engines + place) * (slice_s + drain_s)
+            found[engine].append((opens_s, opens_s + slice_s))
+    requests = math.ceil(SPARE * rate_req_s * slice_s) if rate_req_s else 0
+    return SlicePlan(slices=tuple(map(tuple, found)), lead_s=lead_s, drain_s=drain_s, requests=requests)
