@@ -74,13 +74,15 @@ def test_starts_that_are_added_have_as_many_slices_as_are_best(levels, start_s, 
 
 
 @pytest.mark.parametrize(
-    ("users", "answer_s", "slices"), [(None, 0.5, 2), (2, 0.5, 2), (1, 0.5, 3), (1, 0.6, 4), (1, 1.5, SLICES_MIN)]
+    ("users", "answer_s", "each_s"), [(None, 0.5, 2.5), (8, 0.5, 2.5), (4, 0.9, 0.9 * 2.875), (1, 0.5, 0.5 * 8.5)]
 )
-def test_a_level_of_an_added_start_has_requests_enough(users, answer_s, slices):
-    """By the answers of the slowest engine."""
+def test_a_level_of_an_added_start_has_requests_enough(users, answer_s, each_s):
+    """By the answers of the slowest engine; longer slices cost less than more of them."""
     added = AddedStarts(levels=4, start_s=2.0, users=users)
-    plan = plan_slices(2, 40.0, answer_s, "seed", 30.0, until=True, added=added)
-    assert len(plan.slices[0]) == slices
+    plan = plan_slices(2, 20.0, answer_s, "seed", 30.0, until=True, added=added)
+    (opens_s, closes_s), *others = plan.slices[0]
+    assert len(others) == 1
+    assert closes_s - opens_s - plan.lead_s == pytest.approx(each_s)
 
 
 @pytest.mark.parametrize(

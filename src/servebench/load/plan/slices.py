@@ -27,8 +27,8 @@ ADDED_SLICES_MIN, ADDED_SLICES_LEVELS_MIN = 3, 2
 """The same where starts are added until a mean over levels is known, so that all show it: with one level, with several."""
 SLICE_TO_START = 8.0
 """How many times the variance of the ratio of two starts is that of a slice: 4% (sd) on two cores to 1.4%."""
-ADDED_REQUESTS_MIN = 12
-"""Requests of a level that count, at least, by its warm-up: a start with fewer has no latencies."""
+ADDED_REQUESTS_MIN = 15
+"""Requests of a level that are expected to count, by its warm-up, at least: with less than 12 medians have no intervals."""
 ADDED_SHARED_S = 10.0
 """What the levels of such a start share: each has slices of this time by their number, within MEASURED_S_MIN and MEASURED_S."""
 SPARE = 2.0
@@ -75,17 +75,17 @@ class AddedStarts:
         """How long a slice is measured."""
         return min(max(ADDED_SHARED_S / self.levels, MEASURED_S_MIN), MEASURED_S)
 
-    def slices(self, each_s: float, round_s: float, answer_s: float) -> int:
-        """Return how many slices a level has for the least time in all, where each is measured for `each_s`, those of all
-        engines take `round_s`, and an answer takes `answer_s`: the more, the longer starts take (two-stage samples: Cochran 1977,
-        "Sampling Techniques", chapter 10)."""
+    def slices(self, round_s: float) -> int:
+        """Return how many slices a level has for the least time in all, where those of all engines take `round_s`: the more, the
+        longer starts take (two-stage samples: Cochran 1977, "Sampling Techniques", chapter 10)."""
         least = ADDED_SLICES_MIN if self.levels == 1 else ADDED_SLICES_LEVELS_MIN
-        if self.users:
-            # those sent in the last mean answer of a slice do not count
-            counted_s = self.users * (each_s - answer_s)
-            least = max(least, math.ceil(ADDED_REQUESTS_MIN * answer_s / counted_s))
         best = math.ceil((SLICE_TO_START * self.start_s / round_s) ** 0.5 / self.levels)
         return int(min(max(best, least), SLICES_MIN))
+
+    def enough_s(self, slices: int, answer_s: float) -> float:
+        """Return how long each of so many slices is measured at least, so that requests enough count: not those sent in the last
+        answer of a slice."""
+        return answer_s * (1 + ADDED_REQUESTS_MIN / (self.users * slices)) if self.users else 0.0
 
 
 def seconds_in_slices(
@@ -118,10 +118,11 @@ def plan_slices(
     lead_s = max(LEAD_S_MIN, LEAD_ANSWERS * answer_s, settle_s)
     each_s = max(MEASURED_S if best is None else best.measured_s, MEASURED_ANSWERS * answer_s)
     drain_s = max(DRAIN_S_MIN, DRAIN_ANSWERS * answer_s)
-    slice_s = lead_s + each_s
     rounds = max(SLICES_MIN, math.ceil(point_s * (UNTIL_SHARE if until else 1.0) / each_s))
     if best is not None:
-        rounds = best.slices(each_s, engines * (slice_s + drain_s), answer_s)
+        rounds = best.slices(engines * (lead_s + each_s + drain_s))
+        each_s = max(each_s, best.enough_s(rounds, answer_s))
+    slice_s = lead_s + each_s
     if rounds * (slice_s + drain_s) > COST_MAX * point_s:
         return None
     rng, order = random.Random(f"{seed}/slices"), list(range(engines))
