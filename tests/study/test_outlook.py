@@ -44,6 +44,8 @@ def test_runs_that_get_no_verdict_are_known_before_anything_starts(launch, words
         (["load.concurrency=[1,4],[2,8]"], None),
         (["load.concurrency=[1,4]"], None),
         (["load.concurrency=4"], None),
+        (["load=quick", "load.concurrency=1,4", "load.requests=20,40"], "'load.concurrency=[1,4]'"),
+        (["load.concurrency=4", "load.max_duration_s=20,30"], None),
     ],
 )
 def test_levels_that_are_swept_could_be_those_of_one_run(words, note):

@@ -198,15 +198,19 @@ def plan_of(
 
 
 def _swept_levels(jobs: Sequence[Job]) -> list[str]:
-    """Return a note for levels of load that are runs of their own, since they are swept."""
+    """Return a note for levels of load that are runs of their own: whatever else the loads have, each is there with several."""
+    loads = [job.settings.load for job in jobs]
+    kinds = Counter(
+        repr(replace(one, concurrency=None, rate=None)) for one in {repr(one): one for one in loads}.values()
+    )
     found = []
-    for key in ("load.concurrency", "load.rate"):
-        swept = {tuple(getattr(job.settings.load, key.removeprefix("load.")) or ()): None for job in jobs}
-        if len(swept) > 1 and all(len(one) == 1 for one in swept):
+    for key, values in (("concurrency", [one.concurrency for one in loads]), ("rate", [one.rate for one in loads])):
+        swept = dict.fromkeys(tuple(one or ()) for one in values)
+        if kinds and min(kinds.values()) > 1 and all(len(one) == 1 for one in swept):
             levels = ",".join(f"{level:g}" for (level,) in swept)
             found.append(
-                f"{key}={levels} makes a run of each level; with '{key}=[{levels}]' they are levels of one run, which share "
-                "starts and are judged together"
+                f"load.{key}={levels} makes a run of each level; with 'load.{key}=[{levels}]' they are levels of one run, "
+                "which share starts and are judged together"
             )
     return found
 

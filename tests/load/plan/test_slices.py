@@ -74,14 +74,22 @@ def test_starts_that_are_added_have_as_many_slices_as_are_best(levels, start_s, 
 
 
 @pytest.mark.parametrize(
-    ("users", "answer_s", "each_s"), [(None, 0.5, 2.5), (8, 0.5, 2.5), (4, 0.9, 0.9 * 2.875), (1, 0.5, 0.5 * 8.5)]
+    ("users", "answer_s", "slices", "each_s"),
+    [
+        (None, 0.5, 2, 2.5),
+        (8, 0.5, 2, 2.5),
+        (4, 0.9, 2, 0.9 * 2.875),
+        (1, 0.5, 2, 0.5 * 8.5),
+        (1, 1.0, 4, 1.0 * 4.75),
+        (1, 2.0, 4, 2.0 * 4.75),
+    ],
 )
-def test_a_level_of_an_added_start_has_requests_enough(users, answer_s, each_s):
-    """By the answers of the slowest engine; longer slices cost less than more of them."""
+def test_a_level_of_an_added_start_has_requests_enough(users, answer_s, slices, each_s):
+    """By the answers of the slowest engine; longer slices cost less than more of them, up to twice as long ones."""
     added = AddedStarts(levels=4, start_s=2.0, users=users)
     plan = plan_slices(2, 20.0, answer_s, "seed", 30.0, until=True, added=added)
     (opens_s, closes_s), *others = plan.slices[0]
-    assert len(others) == 1
+    assert 1 + len(others) == slices
     assert closes_s - opens_s - plan.lead_s == pytest.approx(each_s)
 
 

@@ -29,6 +29,8 @@ SLICE_TO_START = 8.0
 """How many times the variance of the ratio of two starts is that of a slice: 4% (sd) on two cores to 1.4%."""
 ADDED_REQUESTS_MIN = 15
 """Requests of a level that are expected to count, by its warm-up, at least: with less than 12 medians have no intervals."""
+LONGER_MAX = 2.0
+"""Slices are made longer by this factor at most for that, and then more of them: the machine wanders between long ones."""
 ADDED_SHARED_S = 10.0
 """What the levels of such a start share: each has slices of this time by their number, within MEASURED_S_MIN and MEASURED_S."""
 SPARE = 2.0
@@ -121,7 +123,9 @@ def plan_slices(
     rounds = max(SLICES_MIN, math.ceil(point_s * (UNTIL_SHARE if until else 1.0) / each_s))
     if best is not None:
         rounds = best.slices(engines * (lead_s + each_s + drain_s))
-        each_s = max(each_s, best.enough_s(rounds, answer_s))
+        while rounds < SLICES_MIN and best.enough_s(rounds, answer_s) > LONGER_MAX * each_s:
+            rounds += 1
+        each_s = max(each_s, min(best.enough_s(rounds, answer_s), LONGER_MAX * each_s))
     slice_s = lead_s + each_s
     if rounds * (slice_s + drain_s) > COST_MAX * point_s:
         return None
