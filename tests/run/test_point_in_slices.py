@@ -36,9 +36,9 @@ VALUES = (
 )
 
 
-def closed_loop(slices, *, seed=0, speed=lambda at: 1.0):
+def closed_loop(slices, *, seed=0, speed=lambda at: 1.0, most=40, drain_s=None):
     """Records of an engine of constant speed, or of one that is faster by `speed`: streams that start one after another in each
-    slice and send until it closes."""
+    slice and send until it closes. What has not ended `drain_s` after that is given up."""
     rng = random.Random(seed)
     records = []
     for opens, closes in slices:
@@ -46,9 +46,12 @@ def closed_loop(slices, *, seed=0, speed=lambda at: 1.0):
             at = BEGAN_S + opens + 0.307 * stream + 0.0031
             while at < BEGAN_S + closes:
                 each_s = TOKEN_S / speed(at)
-                moments = [round(SECOND * (at + each_s * (n + 1))) for n in range(rng.randint(8, 40))]
-                name = f"r{len(records)}"
-                records.append(record(name, sent_ns=round(SECOND * at), event_ns=moments, point="c4"))
+                moments = [round(SECOND * (at + each_s * (n + 1))) for n in range(rng.randint(8, most))]
+                name, ends = f"r{len(records)}", {}
+                if drain_s is not None and moments[-1] > (over := round(SECOND * (BEGAN_S + closes + drain_s))):
+                    ends = {"outcome": "abandoned", "ended_ns": over, "asked_output_tokens": len(moments)}
+                kept = [one for one in moments if not ends or one <= ends["ended_ns"]]
+                records.append(record(name, sent_ns=round(SECOND * at), event_ns=kept, point="c4", **ends))
                 at = moments[-1] / SECOND
     return records
 
@@ -119,6 +122,24 @@ def test_long_answers_count_as_often_as_short_ones():
     slices = [(8.0 * k, 8.0 * k + 3.0) for k in range(60)]
     means = [built(closed_loop(slices, seed=seed), slices).row.output_tokens_mean for seed in range(4)]
     assert np.mean(means) == pytest.approx(24, rel=0.025)
+
+
+def test_what_is_given_up_after_a_slice_is_missing_in_no_rate():
+    """Answers of up to 3 s, which are given up half a second after their slice."""
+    slices = [(8.0 * k, 8.0 * k + 5.0) for k in range(40)]
+    records = closed_loop(slices, most=150, drain_s=0.5)
+    gone = [one for one in records if one.outcome == "abandoned"]
+    assert len(gone) > 0.1 * len(records)
+    row = built(records, slices).judged_row
+    assert row.output_throughput_tok_s == pytest.approx(TRUE_TOK_S, rel=0.01)
+    assert row.request_throughput_req_s == pytest.approx(TRUE_TOK_S / 79, rel=0.07)
+    assert row.requests_failed == 0
+    run = RunData(
+        study_id="s", name="r", path="", state={}, manifest={}, rows=lambda: [row],
+        tables=lambda *_: requests_frame(records),
+    )  # fmt: skip
+    (point,) = samples_of(run)
+    assert float(np.mean(point.throughput_tok_s)) == pytest.approx(row.output_throughput_tok_s, rel=1e-3)
 
 
 def test_a_disturbance_in_a_slice_is_left_out_and_the_other_engine_is_none():

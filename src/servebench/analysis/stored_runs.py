@@ -73,7 +73,9 @@ def _read_samples(run: RunData) -> Iterator[ComparedPoint]:
             request_ids=tuple(inside["request_id"]),
             sizes=np.nan_to_num(sizes, nan=-1),
             failed=failed,
-            throughput_tok_s=token_slices(stored, int(start), int(end), left_out=row.left_out),
+            throughput_tok_s=token_slices(
+                stored, int(start), int(end), left_out=row.left_out, in_slices=bool(row.slices)
+            ),
         )
 
 

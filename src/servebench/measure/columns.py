@@ -136,13 +136,20 @@ def events(requests: pd.DataFrame) -> EventColumns:
     return events_of(requests["event_ns"], requests["event_tokens"], output)
 
 
-def token_slices(requests: pd.DataFrame, start_ns: int, end_ns: int, *, left_out: Spans = ()) -> Floats | None:
+def token_slices(
+    requests: pd.DataFrame, start_ns: int, end_ns: int, *, left_out: Spans = (), in_slices: bool = False
+) -> Floats | None:
     """Return output tokens a second of ok requests in each of SLICES equal slices of the window, without the stretches
-    left out; None if unknown."""
-    ok = measured_rows(requests[requests["outcome"] == "ok"])
-    if ok.empty or end_ns <= start_ns:
+    left out; None if unknown. Of a point `in_slices` also of those that were given up after their slice."""
+    counted = requests["outcome"] == "ok"
+    if in_slices:
+        ended = requests["ended_ns"].to_numpy(dtype=np.int64)
+        after = ~outside(ended, left_out) | (ended > end_ns)
+        counted |= (requests["outcome"] == "abandoned") & requests["output_tokens"].notna() & after
+    streamed = measured_rows(requests[counted])
+    if streamed.empty or end_ns <= start_ns:
         return None
-    every = events(ok)
+    every = events(streamed)
     if every.tokens is None:
         return None
     inside = (every.stamp_ns > start_ns) & (every.stamp_ns <= end_ns) & outside(every.stamp_ns, left_out)

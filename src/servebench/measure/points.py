@@ -17,7 +17,7 @@ Which requests count for which column:
   stretch, or before the oldest request that a stretch touched;
 - a point in slices (`slices`) has its load in turns with other engines: the time between its slices and the lead of each is
   left out, and does not count for rates of the client and the whole run; a request counts only if it was sent in the rest, a
-  mean answer before the end of its slice or sooner;
+  mean answer before the end of its slice or sooner; what requests streamed that were given up after it counts in throughput;
 - cost: the GPUs' price for the window's time, over a million output tokens, or over a million requests that met the SLO;
   `output_tok_s_per_w` is the output throughput over the power drawn, so tokens a joule;
 - lateness: every request sent inside the window, failed ones too;
@@ -53,7 +53,7 @@ from servebench.measure.columns import EventColumns, events_of
 from servebench.measure.cost import usd_per_million
 from servebench.measure.in_flight import in_flight_at, in_flight_growth, lock_step, mean_in_flight, sent_and_ended
 from servebench.measure.jobs import job_columns, job_shares
-from servebench.measure.window import Window, find_window, leave_out, pauses_of, slice_values, steady_slices
+from servebench.measure.window import Window, find_window, given_up, leave_out, pauses_of, slice_values, steady_slices
 from servebench.util.arrays import Floats, Ints, percentile
 from servebench.util.stretches import Spans, compressed, covered, outside
 from servebench.util.units import NS_PER_MS, NS_PER_S
@@ -143,6 +143,7 @@ def summarize(
         sent, ended = sent_and_ended(measured)
         report = replace(report, elapsed_s=covered(zip(sent.tolist(), ended.tolist(), strict=True)) / NS_PER_S)
     ok = [r for r in measured if r.outcome == "ok" and r.sent_ns is not None]
+    streamed = [*ok, *given_up(pauses_of(facts, report), measured)]
     # the window of a closed loop begins when its level is reached; that of a rising rate must be cut
     ramp_s = load.ramp.over_s if load.ramp is not None and open_loop else 0.0
     window = find_window(
@@ -154,7 +155,7 @@ def summarize(
         pauses=pauses_of(facts, report),
     )
     window, inside, sample = _sampled(
-        *(measured, ok, window, disturbed, offered_req_s),
+        *(measured, streamed, window, disturbed, offered_req_s),
         open_loop=open_loop,
         mean_tokens=facts.mean_tokens,
         limited=slo.limited,
@@ -180,7 +181,7 @@ def summarize(
     if facts.slices:
         found |= {"slices": len(facts.slices), "slice_group": facts.slice_group}
     if window is not None:
-        found |= _window_columns(window) | _throughput(measured, ok, window, sample) | _lateness(measured, window)
+        found |= _window_columns(window) | _throughput(measured, streamed, window, sample) | _lateness(measured, window)
         found |= _with_failed(measured, inside, window)
         if window.left_out:
             found["output_throughput_n"] = sum(
@@ -223,7 +224,7 @@ def point_sample(
 
 def _sampled(
     measured: Sequence[Record],
-    ok: Sequence[Record],
+    streamed: Sequence[Record],
     window: Window | None,
     disturbed: Spans,
     offered_req_s: float | None,
@@ -232,12 +233,14 @@ def _sampled(
     mean_tokens: float | None,
     limited: bool = False,
 ) -> tuple[Window | None, list[Record], PointSample]:
-    """Return the window without what is left out, the ok requests sent inside it, and their sample."""
+    """Return the window without what is left out, the ok requests sent inside it, and their sample. The tokens of those
+    `streamed` count."""
     if window is not None and disturbed:
         window = leave_out(window, disturbed, measured, open_loop=open_loop, limited=limited)
     # several workers' records lie one after another
-    inside = sorted((r for r in ok if window is not None and window.counts(r.sent_ns)), key=lambda r: r.sent_ns or 0)
-    sample = _sample(ok, inside, window)
+    counted = (r for r in streamed if r.outcome == "ok" and window is not None and window.counts(r.sent_ns))
+    inside = sorted(counted, key=lambda r: r.sent_ns or 0)
+    sample = _sample(streamed, inside, window)
     if offered_req_s is not None and window is not None:
         sample = replace(sample, arrivals=_arrivals(measured, inside, window, offered_req_s))
     if mean_tokens is not None and not open_loop and window is not None and not window.left_out:
@@ -292,11 +295,11 @@ def _events(records: Sequence[Record]) -> EventColumns:
     )
 
 
-def _sample(ok: Sequence[Record], inside: Sequence[Record], window: Window | None) -> PointSample:
+def _sample(streamed: Sequence[Record], inside: Sequence[Record], window: Window | None) -> PointSample:
     own, arrival_s = _events(inside), np.empty(0)
     tokens: Floats | None = np.empty(0)
     if window is not None:
-        every = _events(ok)
+        every = _events(streamed)
         within = _inside(every.stamp_ns, window)
         arrival_s = (compressed(every.stamp_ns[within], window.left_out) - window.start_ns) / NS_PER_S
         tokens = None if every.tokens is None else every.tokens[within]
@@ -405,8 +408,9 @@ def _window_columns(window: Window) -> dict[str, object]:
 
 
 def _throughput(
-    measured: Sequence[Record], ok: Sequence[Record], window: Window, sample: PointSample
+    measured: Sequence[Record], streamed: Sequence[Record], window: Window, sample: PointSample
 ) -> dict[str, object]:
+    ok = [r for r in streamed if r.outcome == "ok"]
     counts = [r.output_tokens for r in ok]
     total = None if None in counts else sum(count for count in counts if count is not None)
     first_ns = min(r.sent_ns for r in measured if r.sent_ns is not None)
@@ -416,8 +420,18 @@ def _throughput(
         "output_tokens_total": total,
         "output_throughput_tok_s": _rate(arrived, window.seconds),
         "output_throughput_whole_run_tok_s": _rate(total, whole_s),
-        "request_throughput_req_s": _rate(_answered(ok, window), window.seconds),
+        "request_throughput_req_s": _rate(_answered(streamed, window, _worth(streamed, ok)), window.seconds),
     }
+
+
+def _worth(streamed: Sequence[Record], ok: Sequence[Record]) -> dict[str, float] | None:
+    """Return which part of a request each is, by its id: less than one if it was given up before it had as many tokens as were
+    asked for, or as others have. None where all are whole."""
+    if len(streamed) == len(ok):
+        return None
+    usual = _mean([r.output_tokens for r in ok]) or 1.0
+    parts = {r.request_id: (r.output_tokens or 0) / (r.asked_output_tokens or usual) for r in streamed}
+    return {r.request_id: 1.0 if r.outcome == "ok" else min(1.0, parts[r.request_id]) for r in streamed}
 
 
 def _without_pauses(

@@ -111,6 +111,18 @@ def sent_in_vain(pauses: Spans, records: Sequence[Record]) -> list[tuple[int, in
     return merged([(low - tail, high) for low, high in pauses], min(low for low, _ in pauses) - tail, pauses[-1][1])
 
 
+def given_up(pauses: Spans, records: Sequence[Record]) -> list[Record]:
+    """Return the requests of a point in slices that had not ended long after their slice, and so were given up: what they
+    streamed while the load was steady counts, as far as its tokens are known."""
+    return [
+        record
+        for record in records
+        if record.outcome == "abandoned"
+        and record.output_tokens is not None
+        and any(low <= record.ended_ns <= high for low, high in pauses)
+    ]
+
+
 def slice_values(steady: Spans, inside: Sequence[Record], window: Window, arrived: Arrived, crowded: Spans) -> str:
     """Return the column `slice_values`: what a point shows in each of its steady slices, by the requests that count and the
     tokens inside the window. The slices `crowded` have no values."""
