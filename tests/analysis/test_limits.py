@@ -333,7 +333,7 @@ def test_times_of_some_requests_do_not_say_how_many_run(lost, at_most):
     }  # fmt: skip
     requests = pd.DataFrame({"point": "c4-r0", "outcome": "ok", "warmup": False, "filler": False, **times})
     requests.loc[requests.index[20 : 20 + lost], ["network_ms", "server_prefill_ms", "server_decode_ms"]] = None
-    found = _stamps(SimpleNamespace(point="c4-r0", window_ns=(100 * ms, 900 * ms), left_out=[], unsent=[]), requests)
+    found = _stamps(SimpleNamespace(point="c4-r0", window_ns=(100 * ms, 900 * ms), left_out=[], not_counted=[]), requests)
     assert found.get("at_most") == at_most
     assert found["idle"] == 0.0
 
@@ -348,7 +348,7 @@ def test_what_a_disturbed_stretch_made_late_is_not_the_client():
         "first_event_ns": [at + 20 * ms for at in sent], "ended_ns": [at + 24 * ms for at in sent],
     }  # fmt: skip
     requests = pd.DataFrame({"point": "c1-r0", "outcome": "ok", "warmup": False, "filler": False, **times})
-    row = SimpleNamespace(point="c1-r0", window_ns=(0, 1000 * ms), left_out=[], unsent=[])
+    row = SimpleNamespace(point="c1-r0", window_ns=(0, 1000 * ms), left_out=[], not_counted=[])
     assert _stamps(row, requests)["client_ms"] == pytest.approx(30.0)
     row.left_out = [(490 * ms, 610 * ms)]
     assert _stamps(row, requests)["client_ms"] == 0.0

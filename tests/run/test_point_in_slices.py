@@ -130,10 +130,16 @@ def test_what_is_given_up_after_a_slice_is_missing_in_no_rate():
     records = closed_loop(slices, most=150, drain_s=0.5)
     gone = [one for one in records if one.outcome == "abandoned"]
     assert len(gone) > 0.1 * len(records)
-    row = built(records, slices).judged_row
+    point = built(records, slices)
+    row = point.judged_row
     assert row.output_throughput_tok_s == pytest.approx(TRUE_TOK_S, rel=0.01)
     assert row.request_throughput_req_s == pytest.approx(TRUE_TOK_S / 79, rel=0.07)
     assert row.requests_failed == 0
+    (doubt,) = (one for one in point.doubts if one.code == "answers_cut_off")
+    counted = in_window(request_metrics(requests_frame(records)), row)
+    cut = int((counted["outcome"] == "abandoned").sum())
+    assert cut > 0
+    assert doubt.message.startswith(f"{cut} of {len(counted)} requests ")
     run = RunData(
         study_id="s", name="r", path="", state={}, manifest={}, rows=lambda: [row],
         tables=lambda *_: requests_frame(records),

@@ -16,7 +16,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.load.plan.levels import PlannedPoint
 from servebench.measure.in_flight import sent_and_ended
-from servebench.measure.window import few_remain, pauses_of, sent_in_vain
+from servebench.measure.window import few_remain, pauses_of, not_counted_sends
 from servebench.util.stretches import Spans, length, merged, outside
 
 
@@ -69,7 +69,7 @@ class PointEvidence:
         sent, _ = sent_and_ended(self.measured)
         inside = (sent >= start) & (sent <= end)
         kept, whole = (
-            inside & outside(sent, out) for out in (self.row.unsent, sent_in_vain(self.pauses, self.measured))
+            inside & outside(sent, out) for out in (self.row.not_counted, not_counted_sends(self.pauses, self.measured))
         )
         return few_remain(int(kept.sum()), int(whole.sum()))
 

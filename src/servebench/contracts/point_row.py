@@ -312,7 +312,7 @@ class PointRow:
     left_out_ns: tuple[int, ...] = column(
         "ns", "Stretches of the window that do not count: start and end of each, since the epoch.", default=()
     )
-    unsent_ns: tuple[int, ...] = column(
+    not_counted_ns: tuple[int, ...] = column(
         "ns", "Stretches of the window, those and more, in which requests were sent that do not count.", default=()
     )
     start_id: str | None = column(
@@ -401,10 +401,10 @@ class PointRow:
         return list(zip(self.left_out_ns[::2], self.left_out_ns[1::2], strict=False))
 
     @property
-    def unsent(self) -> list[tuple[int, int]]:
+    def not_counted(self) -> list[tuple[int, int]]:
         """The stretches of the window in which requests were sent that do not count; empty in rows of earlier versions, which
         have only `left_out`."""
-        return list(zip(self.unsent_ns[::2], self.unsent_ns[1::2], strict=False))
+        return list(zip(self.not_counted_ns[::2], self.not_counted_ns[1::2], strict=False))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

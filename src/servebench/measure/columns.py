@@ -16,7 +16,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import OURS
 from servebench.measure import derive
 from servebench.util.arrays import Floats, Ints
-from servebench.util.stretches import Spans, compressed, length, outside, unsent
+from servebench.util.stretches import Spans, compressed, length, outside, touched_sends
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def in_window(metrics: pd.DataFrame, row: PointRow) -> pd.DataFrame:
     start_ns, end_ns = row.window_ns or (1, 0)
     sent, ended = metrics["sent_ns"].to_numpy(dtype=np.int64), metrics["ended_ns"].to_numpy(dtype=np.int64)
     # a row that was stored before it had these stretches only says what they come from
-    uncounted = row.unsent or unsent(row.left_out, sent, ended)
+    uncounted = row.not_counted or touched_sends(row.left_out, sent, ended)
     return metrics[(sent >= start_ns) & (sent <= end_ns) & outside(sent, uncounted)]
 
 

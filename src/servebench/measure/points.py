@@ -195,7 +195,7 @@ def summarize(
         elif inside:
             sent, ended = sent_and_ended(inside)
             answer_ns = float((ended - sent).mean())
-            found["lock_step"] = lock_step(compressed(sent, window.unsent), answer_ns, facts.concurrency)
+            found["lock_step"] = lock_step(compressed(sent, window.not_counted), answer_ns, facts.concurrency)
         if facts.slices:
             arrived = sample.arrival_s, sample.arrival_tokens
             found["slice_values"] = slice_values(steady_slices(facts, report), inside, window, arrived, crowded)
@@ -258,7 +258,7 @@ def with_intervals(row: PointRow, intervals: Mapping[str, tuple[float, float] | 
 
 def _counts(record: Record, window: Window) -> bool:
     """Whether a request was sent inside the window, or nothing of it at a time that counts: the user got nothing all the same."""
-    refused_now = record.sent_ns is None and bool(outside(np.array([record.scheduled_ns]), window.unsent)[0])
+    refused_now = record.sent_ns is None and bool(outside(np.array([record.scheduled_ns]), window.not_counted)[0])
     return refused_now or window.counts(record.sent_ns)
 
 
@@ -325,7 +325,7 @@ def _arrivals(records: Sequence[Record], inside: Sequence[Record], window: Windo
     ended = np.array([r.ended_ns for r in known], dtype=np.int64)
     return Arrivals(
         rate_req_s=rate_req_s,
-        sent_s=(compressed(sent, window.unsent) - window.start_ns) / NS_PER_S,
+        sent_s=(compressed(sent, window.not_counted) - window.start_ns) / NS_PER_S,
         in_flight=np.maximum(in_flight_at(sent, begun, over) - 1, 0),
         waiting=np.maximum(in_flight_at(sent, begun, first) - 1, 0),
         in_flight_mean=mean_in_flight(sent, ended, begun, over),
@@ -401,7 +401,7 @@ def _window_columns(window: Window) -> dict[str, object]:
         "window_start_ns": window.start_ns,
         "window_end_ns": window.end_ns,
         "left_out_ns": tuple(chain.from_iterable(window.left_out)),
-        "unsent_ns": tuple(chain.from_iterable(window.unsent)),
+        "not_counted_ns": tuple(chain.from_iterable(window.not_counted)),
         "average_in_flight": window.average_in_flight,
         "level_reached": window.reached,
     }

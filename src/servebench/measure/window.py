@@ -13,7 +13,7 @@ from servebench.contracts.results import Record
 from servebench.measure import derive
 from servebench.measure.in_flight import in_flight_at, in_flight_curve, sent_and_ended
 from servebench.util.arrays import Floats, Ints
-from servebench.util.stretches import Spans, between, compressed, expanded, length, merged, outside, unsent
+from servebench.util.stretches import Spans, between, compressed, expanded, length, merged, outside, touched_sends
 from servebench.util.units import NS_PER_S
 
 FRONT_SHARE, BACK_SHARE = 1 / 2, 1 / 4
@@ -45,7 +45,7 @@ class Window:
     """The measurement window, in CLOCK_REALTIME nanoseconds. `share` is `average_in_flight` over the level.
 
     If the level was never `reached`, the window is the whole point. The stretches `left_out` do not count, and no request
-    that was sent in `unsent`, which contains them.
+    that was sent in `not_counted`, which contains them.
     """
 
     start_ns: int
@@ -54,7 +54,7 @@ class Window:
     average_in_flight: float | None
     share: float | None
     left_out: Spans = ()
-    unsent: Spans = ()
+    not_counted: Spans = ()
 
     @property
     def seconds(self) -> float:
@@ -64,13 +64,13 @@ class Window:
     @property
     def sending_seconds(self) -> float:
         """The seconds in which the requests were sent that count."""
-        return (self.end_ns - self.start_ns - length(self.unsent)) / NS_PER_S
+        return (self.end_ns - self.start_ns - length(self.not_counted)) / NS_PER_S
 
     def counts(self, sent_ns: int | None) -> bool:
         """Return whether a request that was sent then counts; None: it was not sent."""
         if sent_ns is None or not self.start_ns <= sent_ns <= self.end_ns:
             return False
-        return not any(low <= sent_ns <= high for low, high in self.unsent)
+        return not any(low <= sent_ns <= high for low, high in self.not_counted)
 
     def ends(self) -> tuple[int, int]:
         """Return start and end on the clock that stands still in what is left out."""
@@ -96,7 +96,7 @@ def pauses_of(facts: PhaseFacts, report: PhaseReport) -> list[tuple[int, int]]:
     return between(steady, report.started_ns, max(report.ended_ns, steady[-1][1])) if steady else []
 
 
-def sent_in_vain(pauses: Spans, records: Sequence[Record]) -> list[tuple[int, int]]:
+def not_counted_sends(pauses: Spans, records: Sequence[Record]) -> list[tuple[int, int]]:
     """Return the stretches of a point in slices in which requests were sent that do not count: its `pauses`, and before each the
     time of a mean answer to a request of the steady parts.
 
@@ -205,7 +205,8 @@ def find_window(
     average = _average(times, level, between(left_out, start, end))
     share = average / concurrency if average is not None and concurrency is not None else None
     found = Window(start_ns=start, end_ns=end, reached=reached, average_in_flight=average, share=share)
-    return replace(found, left_out=tuple(left_out), unsent=tuple(merged(sent_in_vain(pauses, measured), start, end)))
+    not_counted = merged(not_counted_sends(pauses, measured), start, end)
+    return replace(found, left_out=tuple(left_out), not_counted=tuple(not_counted))
 
 
 def leave_out(
@@ -224,9 +225,9 @@ def leave_out(
     if open_loop:
         spans = merged(_settled(spans, sent, ended, window), window.start_ns, window.end_ns)
     times, level = in_flight_curve(sent, ended)
-    touched = merged([*unsent(spans, sent, ended), *window.unsent], window.start_ns, window.end_ns)
+    touched = merged([*touched_sends(spans, sent, ended), *window.not_counted], window.start_ns, window.end_ns)
     spans = merged([*spans, *window.left_out], window.start_ns, window.end_ns)
-    found = replace(window, left_out=tuple(spans), unsent=tuple(touched))
+    found = replace(window, left_out=tuple(spans), not_counted=tuple(touched))
     whole = sum(window.counts(int(one)) for one in sent)
     kept = sum(found.counts(int(one)) for one in sent)
     if found.seconds < KEPT_TIME_MIN * window.seconds or ((open_loop or limited) and few_remain(kept, whole)):

@@ -66,7 +66,7 @@ def expanded(moment: float, spans: Spans) -> float:
     return moment
 
 
-def unsent(spans: Spans, sent: Ints, ended: Ints) -> list[tuple[int, int]]:
+def touched_sends(spans: Spans, sent: Ints, ended: Ints) -> list[tuple[int, int]]:
     """Return the stretches in which requests were sent that the stretches `spans` may have touched.
 
     Each begins when the oldest request was sent that was still unanswered at its start. Leaving out just the requests that

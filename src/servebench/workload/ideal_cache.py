@@ -117,6 +117,6 @@ def ideal_columns(
     if start_ns is None or end_ns is None or not hits:
         return {}
     moments = np.array([sent[name].sent_ns for name in hits], dtype=np.int64)
-    counts = (moments >= start_ns) & (moments <= end_ns) & outside(moments, row.unsent)
+    counts = (moments >= start_ns) & (moments <= end_ns) & outside(moments, row.not_counted)
     inside = [hit for (name, hit), one in zip(hits.items(), counts, strict=True) if one and sent[name].outcome == "ok"]
     return {"prefix_cache_hit_rate_ideal": hit_rate(inside)}

@@ -232,6 +232,12 @@ SHORT_ANSWERS = _define(
     "compare only with engines that obey workload.exact_output, or set it to false and compare per token",
     affects=("throughput", "tpot", "e2e"),
 )
+ANSWERS_CUT_OFF = _define(
+    "answers_cut_off",
+    "the longest answers ended after their slice and were given up: E2E and the length of answers lack them",
+    "measure E2E of such lengths with study.slices=never",
+    affects=("e2e",),
+)
 CACHE_CONTAMINATED = _define(
     "cache_contaminated",
     "the prefix cache had more than prompts share",

@@ -75,6 +75,7 @@ CHECKS: tuple[Callable[[PointEvidence], Doubt | None], ...] = (
     tokens.tokens_disagree,
     tokens.hidden_tokens,
     tokens.short_answers,
+    tokens.answers_cut_off,
     tokens.cache_contaminated,
     tokens.hit_rate_missed,
     tokens.prompt_size_approximate,

@@ -2,11 +2,15 @@
 
 from math import inf
 
+import numpy as np
+
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.contracts.results import Doubt, Record
+from servebench.measure.window import given_up
 from servebench.protocol.kinds.table import kind_named
 from servebench.util.figures import short_percent
+from servebench.util.stretches import outside
 
 SERVER_COUNT_SHARE_MAX = 0.02
 """How far the engine's own token counter may be from the tokens of its answers, as a share."""
@@ -25,6 +29,8 @@ MERGED_SHARE_MAX = 0.01
 """From here on the p99 of ITL is that of pairs of events."""
 MERGED_SHARE_DOUBTFUL = 0.1
 """From here on the p90 of ITL is too, and its p50 moves; below, what a point shows of ITL (mean, p50) holds."""
+CUT_OFF_SHARE_MAX = 0.01
+"""With fewer answers missing, and those the longest, the median of E2E is one of the next half percent."""
 WHOLE_TOKENS_MIN = 8
 """An answer of this many tokens that arrives at once was not streamed; a shorter one may be one speculative step."""
 WHOLE_SHARE_MAX = 0.01
@@ -137,6 +143,20 @@ def short_answers(point: PointEvidence) -> Doubt | None:
         f"(furthest off: {got} tokens for {requested} requested)",
         # an endpoint that cannot be asked for lengths is right for what it answered
         mark=not (point.engine.dialect.exact_output and kind_named(point.settings.workload.api).exact_length),
+    )
+
+
+def answers_cut_off(point: PointEvidence) -> Doubt | None:
+    """Warn when answers of a point in slices were given up that would count otherwise."""
+    row, (start, end) = point.row, point.row.window_ns or (1, 0)
+    cut = [one.sent_ns for one in given_up(point.pauses, point.measured) if one.sent_ns and start <= one.sent_ns <= end]
+    count = int(outside(np.array(cut, dtype=np.int64), row.not_counted).sum())
+    whole = row.e2e_ms_n or 0
+    if count <= CUT_OFF_SHARE_MAX * (count + whole):
+        return None
+    return catalog.ANSWERS_CUT_OFF.issue(
+        f"{count} of {count + whole} requests ended too long after their slice and were given up: E2E and the length of answers "
+        "lack the longest ones"
     )
 
 
