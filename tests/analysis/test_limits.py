@@ -333,7 +333,9 @@ def test_times_of_some_requests_do_not_say_how_many_run(lost, at_most):
     }  # fmt: skip
     requests = pd.DataFrame({"point": "c4-r0", "outcome": "ok", "warmup": False, "filler": False, **times})
     requests.loc[requests.index[20 : 20 + lost], ["network_ms", "server_prefill_ms", "server_decode_ms"]] = None
-    found = _stamps(SimpleNamespace(point="c4-r0", window_ns=(100 * ms, 900 * ms), left_out=[], not_counted=[]), requests)
+    found = _stamps(
+        SimpleNamespace(point="c4-r0", window_ns=(100 * ms, 900 * ms), left_out=[], not_counted=[]), requests
+    )
     assert found.get("at_most") == at_most
     assert found["idle"] == 0.0
 

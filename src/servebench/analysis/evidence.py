@@ -16,7 +16,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.load.plan.levels import PlannedPoint
 from servebench.measure.in_flight import sent_and_ended
-from servebench.measure.window import few_remain, pauses_of, not_counted_sends
+from servebench.measure.window import few_remain, not_counted_sends, pauses_of
 from servebench.util.stretches import Spans, length, merged, outside
 
 

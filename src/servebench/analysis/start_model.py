@@ -15,7 +15,8 @@ is normal, so the answer is a mixture of normals (Box and Tiao 1973, "Bayesian I
 5). With one start of each engine and nothing earlier, the prior alone speaks.
 
 Two starts that were measured slice by slice, in turns, have one value: their difference. It has the effects of two starts, either
-of which may be slow, and an error that is known from its slices (`verdict/slices.py`).
+of which may be slow, and an error that its slices show (`verdict/slices.py`): as exactly as their number allows, and how much
+the differences of several starts scatter says the rest (for slices alone this is Student's t).
 """
 
 import math
@@ -38,6 +39,8 @@ START_PRIOR = np.array([0.04, 0.08, 0.16, 0.22, 0.215, 0.16, 0.085, 0.03, 0.01])
 FACTORS = 2.0 ** np.arange(-4, 3)
 FACTOR_PRIOR = np.array([0.05, 0.10, 0.20, 0.30, 0.25, 0.08, 0.02])
 """By which factor points of one start differ from what their own intervals say, and the prior weights."""
+SLICE_FACTORS = 2.0 ** (np.arange(-2, 5) / 2)
+"""The same for differences of starts that took turns: what few slices leave open of their error."""
 ERROR_LEAST = 5e-4
 """The least standard error of a point."""
 SLOW_BEFORE, USUAL_BEFORE = 0.3, 24.7
@@ -49,6 +52,7 @@ SLOW_MOST, SLOW_SHARE = 4, 0.25
 """Up to so many starts of a group may be slow, or this share of it if that is more."""
 SHARES = 24
 """How many shares of slow starts are considered: these are exact for up to 48 starts."""
+TINY = np.finfo(float).tiny
 NEGLIGIBLE = 1e-6
 """Parts of the mixture with a smaller weight are left out."""
 SLOW_SIDES: Mapping[str, int] = {"output_throughput_tok_s": -1, "tpot_ms_p50": 1, "e2e_ms_p50": 1}
@@ -61,12 +65,14 @@ class Starts:
     value. `errors` has the standard error of a point at each level, as the points' own intervals have it, for all starts or in a
     row for each.
 
-    With `differences` each row has those of two starts, with errors that need no factor."""
+    With `differences` each row has those of two starts, whose errors rest on so many degrees of `freedom`; infinite: they are
+    right, or wide enough."""
 
     levels: tuple[Level, ...]
     values: Floats
     errors: Floats
     differences: bool = False
+    freedom: float = math.inf
 
     @classmethod
     def of_one_level(cls, logs: Sequence[float] | Floats, error: float) -> Self:
@@ -146,7 +152,7 @@ class StartModel:
         """The variance of a contrast in one start of an engine, by cell."""
         own = self.engines[number]
         square = float(contrast**2 @ np.full(contrast.size, np.mean(np.square(own.errors))))
-        effects, factor = (2, np.ones_like(_FACTOR)) if own.differences else (1, _FACTOR)
+        effects, factor = _effects_and_factor(own.differences)
         found: Floats = effects * _START_VARIANCE * contrast.sum() ** 2 + factor**2 * square
         return found
 
@@ -160,8 +166,8 @@ class StartModel:
     @property
     def spread(self) -> tuple[float, float]:
         """The expected standard deviation of starts and factor of the errors of points (means of the logarithms)."""
-        cells = _weights(self._known).sum(axis=1)
-        return math.exp(cells @ np.log(_START_VARIANCE) / 2), math.exp(cells @ np.log(_FACTOR))
+        cells, factor = _weights(self._known).sum(axis=1), _effects_and_factor(self.engines[0].differences)[1]
+        return math.exp(cells @ np.log(_START_VARIANCE) / 2), math.exp(cells @ np.log(factor))
 
     @cached_property
     def _fits(self) -> _Fits:
@@ -180,11 +186,14 @@ class StartModel:
     @cached_property
     def _known(self) -> Floats:
         """The logarithm of the weight by cell and share, by the prior and all starts."""
-        found: Floats = self._whole.sum(axis=0) + np.log(np.outer(_PRIOR, _shares()[1]))
+        prior = np.outer(START_PRIOR, _factor_prior(self.engines[0])).ravel()
+        found: Floats = self._whole.sum(axis=0) + np.log(np.outer(prior, _shares()[1]) + TINY)
         if self.earlier:
             earlier = _fit(self.earlier, self.slow_side, repeats=self.repeats)
             said = _summed(earlier.by_share(self.freedom)).sum(axis=0)
-            found = found + (_at_most(said) if self.earlier_vary_more else said)
+            if self.engines[0].differences:
+                said = _of_starts(said, _factor_prior(self.earlier[0]), at_most=self.earlier_vary_more)
+            found = found + said
         return found
 
 
@@ -195,14 +204,25 @@ def _summed(parts: Floats) -> Floats:
     return found
 
 
-def _at_most(logs: Floats) -> Floats:
-    """Return the logarithm of the likelihood by what starts differ by alone, from that by what they and something else differ by,
-    which has at least their standard deviation: each from there on is as likely."""
+def _of_starts(logs: Floats, factor_prior: Floats, *, at_most: bool) -> Floats:
+    """Return the logarithm of the likelihood by what starts differ by alone, whatever the factor of their errors. With `at_most`
+    something else moved them, too, and what they show is at least their standard deviation: each from there on is as likely."""
     cells = np.exp(logs - logs.max()).reshape(START_SD.size, FACTORS.size, -1)
-    above = np.cumsum(np.einsum("sfm,f->sm", cells, FACTOR_PRIOR)[::-1], axis=0)[::-1]
-    likely = above / np.arange(START_SD.size, 0, -1)[:, None]
-    found: Floats = np.repeat(np.log(likely + np.finfo(float).tiny), FACTORS.size, axis=0)
+    likely = np.einsum("sfm,f->sm", cells, factor_prior)
+    if at_most:
+        likely = np.cumsum(likely[::-1], axis=0)[::-1] / np.arange(START_SD.size, 0, -1)[:, None]
+    found: Floats = np.repeat(np.log(likely + TINY), FACTORS.size, axis=0)
     return found
+
+
+def _factor_prior(starts: Starts) -> Floats:
+    """How probable each factor of the errors is before the starts are known: of differences by what their slices leave open (the
+    likelihood of a variance with these degrees of freedom)."""
+    if not starts.differences:
+        return FACTOR_PRIOR
+    if math.isinf(starts.freedom):
+        return np.equal(SLICE_FACTORS, 1.0).astype(np.float64)
+    return _weights(-starts.freedom * (np.log(SLICE_FACTORS) + 0.5 / SLICE_FACTORS**2))
 
 
 def _weights(logs: Floats) -> Floats:
@@ -214,7 +234,12 @@ def _weights(logs: Floats) -> Floats:
 
 _CELLS = START_SD.size * FACTORS.size
 _START_VARIANCE, _FACTOR = (one.ravel() for one in np.meshgrid(START_SD**2, FACTORS, indexing="ij"))
-_PRIOR = np.outer(START_PRIOR, FACTOR_PRIOR).ravel()
+_SLICE_FACTOR = np.tile(SLICE_FACTORS, START_SD.size)
+
+
+def _effects_and_factor(differences: bool) -> tuple[int, Floats]:
+    """How many starts' effects a value has, and the factor of its error by cell."""
+    return (2, _SLICE_FACTOR) if differences else (1, _FACTOR)
 
 
 @cache
@@ -240,7 +265,7 @@ def _fit(groups: Sequence[Starts], slow_side: int, *, repeats: bool) -> _Fits:
         means[number, : len(own)], errors[number, : len(own)] = np.nanmean(own, axis=1), one.errors
     most = np.minimum(np.maximum(SLOW_MOST, (SLOW_SHARE * counts).astype(int)), counts) if slow_side else 0 * counts
     sides = (slow_side, -slow_side) if differences else (slow_side,)
-    effects, factor = (2, np.ones_like(_FACTOR)) if differences else (1, _FACTOR)
+    effects, factor = _effects_and_factor(differences)
     variance = effects * _START_VARIANCE
     error = (factor[:, None, None, None] * errors) ** 2 + ERROR_LEAST**2
     usual = _sums(away, variance, error, repeats=repeats)

@@ -1,6 +1,7 @@
 """Starts that were measured in turns, slice by slice: their difference, its error, and what is concluded from it."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_the_interval_of_a_pair_holds_whatever_the_machine_does(count, own):
         ([[row([1.0] * 9)]], [[PointRow()]]),
         ([[PointRow()]], [[PointRow()]]),
         ([[row([1.0] * 9)]], [[row([1.0] * 8)]]),
-        ([[row([1.0] * 3 + [None] * 6)]], [[row([1.0] * 9)]]),
+        ([[row([1.0] * 2 + [None] * 7)]], [[row([1.0] * 9)]]),
         ([[row([1.0] * 9)]], [[row([1.0] * 9)], [row([1.0] * 9)]]),
         ([[row([1.0] * 9, column="ttft_ms_p50")]], [[row([1.0] * 9)]]),
         ([[row([1.0] * 9), row([1.0] * 9)]], [[row([1.0] * 9)]]),
@@ -99,6 +100,37 @@ def test_a_difference_has_the_effects_of_two_starts():
         for of in (False, True)
     }
     assert spread[True] / spread[False] == pytest.approx(2**0.5, rel=0.01)
+
+
+def half(model):
+    known = model.value(np.ones(1))
+    return (known.quantile(0.975) - known.quantile(0.025)) / 2
+
+
+def test_few_slices_leave_open_how_exact_one_difference_is():
+    """Where starts hardly count its interval is Student's."""
+    for freedom, student in ((3, 3.18), (6, 2.45), (math.inf, 1.96)):
+        pair = replace(Starts.of_one_level([0.0], 0.3), differences=True, freedom=freedom)
+        assert half(StartModel((pair,))) == pytest.approx(0.3 * student, rel=0.06)
+
+
+def test_how_exact_differences_are_is_known_from_all_of_them():
+    """Eight that lie nearer to each other than few slices say are more exact; with errors that are right they are not."""
+    logs = np.random.default_rng(4).normal(0, 0.02, 8)
+    pairs = replace(Starts.of_one_level(logs, 0.05), differences=True)
+    few, right = (half(StartModel((replace(pairs, freedom=freedom),))) for freedom in (4, math.inf))
+    assert few < 0.8 * right
+
+
+def test_earlier_starts_say_how_starts_differ_and_not_how_exact_slices_are():
+    """Starts without slices, and other differences, whatever is wrong with their own errors."""
+    pair = replace(Starts.of_one_level([0.0, 0.01], 0.01), differences=True, freedom=4)
+    scores = np.linspace(-1.5, 1.5, 12)
+    alike, differing = (
+        [half(StartModel((pair,), (one,))) for one in (starts, replace(starts, differences=True))]
+        for starts in (Starts.of_one_level(0.002 * scores, 0.002), Starts.of_one_level(0.05 * scores, 0.002))
+    )
+    assert max(alike) < half(StartModel((pair,))) < min(differing)
 
 
 def test_either_start_of_a_pair_may_be_slow():
@@ -287,9 +319,10 @@ def test_other_levels_say_how_few_slices_scatter():
 
 
 def test_how_alike_neighbours_are_is_known_from_all_starts():
-    """One start whose slices happen to be alike makes the error hardly wider among eight."""
+    """One start whose slices happen to be alike makes the error hardly wider, alone or among eight; eight of them do."""
     usual, alike = scattered(0.01, 4), scattered(0.01, 4, 0.5)
-    assert pooled_error([alike] * 8) == pytest.approx(3**0.5 * pooled_error([usual] * 8))
+    assert pooled_error([alike] * 8) == pytest.approx(2**0.5 * pooled_error([usual] * 8))
+    assert pooled_error([alike]) < 1.12 * pooled_error([usual])
     assert pooled_error([alike] + [usual] * 7) < 1.1 * pooled_error([usual] * 8)
 
 

@@ -58,8 +58,8 @@ def test_how_long_an_engine_has_the_load(measured_s, seconds):
     ("levels", "start_s", "slices", "each_s"),
     [
         # starts that cost little are better added than made longer
-        (1, 2.0, 3, 4.0),
-        (1, 90.0, 5, 4.0),
+        (1, 2.0, 2, 6.0),
+        (1, 90.0, 5, 6.0),
         (4, 2.0, 2, MEASURED_S_MIN),
         (4, 150.0, 4, MEASURED_S_MIN),
     ],

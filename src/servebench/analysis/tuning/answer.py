@@ -13,6 +13,7 @@ from servebench.analysis.tuning.ledger import Left, Phase, shown_value
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.verdict.blocks import change_by_slices
 from servebench.analysis.verdict.model import Difference
+from servebench.analysis.verdict.slices import enough
 from servebench.analysis.verdict.starts import STARTS_MIN
 from servebench.config.tune_space import TuneSpace
 from servebench.contracts.estimate import CONFIDENCE
@@ -163,7 +164,7 @@ def gain_of(race: Race, again: int = 0) -> Difference | None:
         return None
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(race.finalists) - 1)
     known = race.slice_differences(race.best, race.stock)
-    if len(known) < STARTS_MIN:
+    if len(known) < STARTS_MIN or not enough(known):
         return change_of(race, race.best, race.stock, ("finals",), confidence=confidence, again=again)
     rest = [name for name in race.finalists if name not in (race.best, race.stock)]
     others = [each for pair in zip(rest[::2], rest[1::2], strict=False) for each in race.slice_differences(*pair)]

@@ -17,7 +17,7 @@ from servebench.analysis.quantiles import Mixture
 from servebench.analysis.start_model import StartModel, Starts
 from servebench.analysis.verdict.model import Difference
 from servebench.analysis.verdict.reasons import Method, MethodKind
-from servebench.analysis.verdict.slices import SliceDifference, pooled_error
+from servebench.analysis.verdict.slices import SliceDifference, enough, pooled_error
 from servebench.analysis.verdict.starts import FEW_STARTS, STARTS_MIN
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.level import Level
@@ -87,7 +87,7 @@ def change_by_slices(
     """Return by how much an objective is above another, from the differences of their starts, which took turns slice by slice; or
     by how much it will be in so many starts of both which come. How starts differ is learned from those of `others`, too, and
     from blocks `before`, at most: the machine has moved these."""
-    of = [Starts.of_one_level([one.value for one in own], pooled_error(own)) for own in (known, others) if own]
+    of = [Starts.of_one_level([one.value for one in own], pooled_error(own)) for own in (known, others) if enough(own)]
     differences = [replace(one, differences=True) for one in of]
     earlier = estimate(before).model.engines
     model = StartModel(differences, earlier, SLOW_SIDE, repeats=True, earlier_vary_more=True)

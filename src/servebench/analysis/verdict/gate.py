@@ -20,7 +20,7 @@ from servebench.analysis.verdict.model import (
 )
 from servebench.analysis.verdict.questions import missing_row
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
-from servebench.analysis.verdict.slices import pooled_error
+from servebench.analysis.verdict.slices import freedom_of, pooled_error
 from servebench.contracts.level import Level
 from servebench.util.errors import ConfigError
 
@@ -148,7 +148,7 @@ def _error(row: ComparisonRow) -> float:
         return math.inf
     starts = row.starts.first(row.looked) if row.looked else row.starts
     known = [one for one in starts.slice_differences if one is not None]
-    return pooled_error(known) if known else math.hypot(*starts.error)
+    return pooled_error(known) if freedom_of(known) else math.hypot(*starts.error)
 
 
 def _tested(row: ComparisonRow) -> bool:

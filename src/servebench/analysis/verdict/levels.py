@@ -16,7 +16,7 @@ from servebench.analysis.estimate import (
 )
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import ComparedPoint, Difference
-from servebench.analysis.verdict.slices import slice_differences, values_and_errors
+from servebench.analysis.verdict.slices import freedom_of, slice_differences, values_and_errors
 from servebench.analysis.verdict.starts import PAIRS_MIN, STARTS_MIN, evidence_of, group_by_start, same_requests
 from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.analysis.within_run import VALUES_MIN, log_interval, statistic
@@ -155,7 +155,8 @@ def lead_difference(
     if not failed and (known := slice_differences(ours, theirs, metric)) and count == len(b.values) == len(known):
         others, error = b.values[:, 0] - a.values[:, 0], float(np.hypot(a.errors[0], b.errors[0]))
         values, errors = values_and_errors(known, others, error)
-        starts = Starts(a.levels, values[:, None], errors[:, None], differences=True)
+        freedom = freedom_of(known)
+        starts = Starts(a.levels, values[:, None], errors[:, None], differences=True, freedom=freedom)
         return found.by_slices(starts).difference(confidence)
     of_requests = metric in SOURCES and SOURCES[metric][1] is not None
     pairs = of_requests and PAIRS_MIN <= count == len(b.values) and same_requests(groups[0], groups[1])

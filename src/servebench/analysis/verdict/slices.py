@@ -1,10 +1,10 @@
 """The difference of two starts that were measured in turns with each other, slice by slice.
 
 Slice k of one lies beside slice k of the other, so what the machine does moves both. Their difference is the mean logarithm of
-the ratios of such slices, and its error that of a mean: Student's t, wider where slices that follow one another are alike, as
-those of an engine are whose own speed wanders (lag-1 autocorrelation, less its bias: Zieba and Ramza 2011, Metrol. Meas. Syst.
-18). A start has few slices of a level, so both are those of all starts, and the scatter at other levels counts a little
-(moderated variances: Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3).
+the ratios of such slices, and its error that of a mean, wider where slices that follow one another are alike, as those of an
+engine are whose own speed wanders (lag-1 autocorrelation, less its bias: Zieba and Ramza 2011, Metrol. Meas. Syst. 18; as far as
+so few show it). A start has few slices of a level, so both are those of all starts, and the scatter at other levels counts
+a little (moderated variances: Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3).
 """
 
 import json
@@ -18,14 +18,17 @@ from servebench.contracts.estimate import Z_95
 from servebench.contracts.point_row import PointRow
 from servebench.util.arrays import Floats
 
-SLICES_MIN = 2
-"""Fewer slices that both have do not show how much their ratios differ. Where some of a pair are missing (left out as warm-up, or
-disturbed), the scatter of the other pairs says how exact the rest is."""
-FREEDOM_MIN = 3
-"""With fewer degrees of freedom in all pairs of starts their points say more: Student's t is 4.3 for 2, and 12.7 for 1."""
+SLICES_MIN = 1
+"""Where some of a pair are missing (left out as warm-up, or disturbed), the scatter of the other pairs says how exact the rest
+is."""
+FREEDOM_MIN = 2
+"""With fewer degrees of freedom in all pairs of starts their points say more: Student's t is 12.7 for 1."""
 FREEDOM_ELSEWHERE = 4
 """The most degrees of freedom that other levels give to one: as far as so few slices tell, the ratios of real llama.cpp scattered
 alike from 1 to 8 users."""
+ALIKE_BEFORE = 16
+"""What is known of that before, in degrees of freedom: slices are not alike, give or take a quarter. Six of a machine that does
+not wander look so by 0.2 on average, and were taken to say half as much again as they do."""
 ALIKE_MAX = 0.8
 """Slices are taken to be no more alike than this."""
 
@@ -66,41 +69,48 @@ def slice_differences(
         in_turns = None not in a and a.keys() == b.keys() and len(a) == max(map(len, pair))
         logs = [(slice_logs(a[name], column), slice_logs(b[name], column)) for name in a] if in_turns else []
         found.append(difference_of(logs) if logs else None)
-    return tuple(found) if sum(one.freedom for one in found if one is not None) >= freedom_min else ()
+    return tuple(found) if freedom_of(found) >= freedom_min else ()
 
 
 def values_and_errors(
     known: SliceDifferences, others: Floats, error: float, elsewhere: Sequence[SliceDifference] = ()
 ) -> tuple[Floats, Floats]:
     """Return the differences of pairs of starts at a level and their standard errors: those of `others`, all with `error`, for
-    pairs that were not measured in turns. `elsewhere` are those of other levels."""
+    pairs that were not measured in turns. `elsewhere` are those of other levels. How exact the errors are `freedom_of` says."""
     values = np.array([other if one is None else one.value for one, other in zip(known, others, strict=True)])
-    of_a_slice = _error_of_a_slice([one for one in known if one is not None], elsewhere)
+    of_a_slice = _variance_of_a_slice([one for one in known if one is not None], elsewhere)[0] ** 0.5
     return values, np.array([error if one is None else of_a_slice / one.slices**0.5 for one in known])
 
 
 def pooled_error(errors: Sequence[SliceDifference], elsewhere: Sequence[SliceDifference] = ()) -> float:
     """Return the standard error of one difference at a level: that of a normal value whose 95% interval is as long as Student's.
     `elsewhere` are those of other levels."""
-    return float(_error_of_a_slice(errors, elsewhere) / np.mean([one.slices for one in errors]) ** 0.5)
+    variance, freedom = _variance_of_a_slice(errors, elsewhere)
+    wider = student(freedom) / Z_95 if freedom else 1.0
+    return float(wider * (variance / np.mean([one.slices for one in errors])) ** 0.5)
+
+
+def freedom_of(differences: Iterable[SliceDifference | None]) -> int:
+    """Return the degrees of freedom of the scatter of slices."""
+    return sum(one.freedom for one in differences if one is not None)
 
 
 def enough(differences: Iterable[SliceDifference | None]) -> bool:
     """Return whether differences, at all levels, have slices enough."""
-    return sum(one.freedom for one in differences if one is not None) >= FREEDOM_MIN
+    return freedom_of(differences) >= FREEDOM_MIN
 
 
-def _error_of_a_slice(own: Sequence[SliceDifference], elsewhere: Sequence[SliceDifference]) -> float:
-    freedom, more = (sum(one.freedom for one in each) for each in (own, elsewhere))
+def _variance_of_a_slice(own: Sequence[SliceDifference], elsewhere: Sequence[SliceDifference]) -> tuple[float, int]:
+    """Return the variance of the ratio of two slices and its degrees of freedom, by those of a level and a few of others."""
+    freedom, more = freedom_of(own), freedom_of(elsewhere)
     squares, others = (sum(one.square for one in each) for each in (own, elsewhere))
-    if squares + others <= 0 or not freedom:
-        return 0.0
-    alike = sum(one.lagged for one in (*own, *elsewhere)) / (squares + others)
-    alike = min(max(alike, 0.0), ALIKE_MAX)
     given = min(FREEDOM_ELSEWHERE, more)
+    if squares + others <= 0:
+        return 0.0, freedom + given
+    alike = sum(one.lagged for one in (*own, *elsewhere)) / (squares + others)
+    alike = min(max(alike, 0.0) * (freedom + more) / (freedom + more + ALIKE_BEFORE), ALIKE_MAX)
     variance = (squares + (others / more * given if given else 0.0)) / (freedom + given)
-    variance *= (1 + alike) / (1 - alike)
-    return float(variance**0.5 * student(freedom + given) / Z_95)
+    return variance * (1 + alike) / (1 - alike), freedom + given
 
 
 def slice_logs(row: PointRow, column: str) -> Floats:

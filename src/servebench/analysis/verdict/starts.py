@@ -21,7 +21,7 @@ from servebench.analysis.verdict.model import (
     StartValues,
 )
 from servebench.analysis.verdict.reasons import Method, MethodKind
-from servebench.analysis.verdict.slices import enough, values_and_errors
+from servebench.analysis.verdict.slices import enough, freedom_of, values_and_errors
 from servebench.contracts.estimate import CONFIDENCE, Z_95
 from servebench.contracts.level import Level
 from servebench.util.arrays import Floats
@@ -246,7 +246,8 @@ def _differences(levels: Sequence[Level], values: Sequence[StartValues]) -> Star
         if one.slice_differences:
             elsewhere = [each for other in values if other is not one for each in other.slice_differences if each]
             table[at], errors[at] = values_and_errors(one.slice_differences, table[at], errors[at][0], elsewhere)
-    return Starts(tuple(levels), table, errors, differences=True)
+    freedom = freedom_of(each for one in values for each in one.slice_differences)
+    return Starts(tuple(levels), table, errors, differences=True, freedom=freedom)
 
 
 def _matrix(levels: Sequence[Level], values: Sequence[StartValues], number: int) -> Starts:
