@@ -64,11 +64,11 @@ SPENT, EQUAL_SPENT = 0.025, 0.03
 WITHIN_SPENT = 0.02
 """The same for *not worse* of a gate, whose looks are many where starts differ much: with 0.03 a build that is worse by the limit
 passed in 6.1% of 294 studies whose starts differ by 3%."""
-PAIRS_EQUAL_SPENT, PAIRS_EQUAL_LEAST = 0.042, 0.009
+PAIRS_EQUAL_SPENT, PAIRS_EQUAL_LEAST = 0.038, 0.008
 """The level for *equal*, times the starts, where these took turns, and its least: they have a verdict after few looks, and with
 EQUAL_SPENT at all of them engines that differ by the margin were called equal in 8.5% of 400 studies whose starts differ by
 3%. What is not equal by the fourth start is mostly noise: without the least level two equal engines on a noisy machine (slices
-scatter by 7%) were called equal within eight starts in 24% of 600 studies, with it in 36%."""
+scatter by 7%) were called equal within eight starts in 20% of 1,500 studies, with it in 34%."""
 TTFT = tuple(one for one in METRICS if one.source == "ttft_ms")
 TTFT_STARTS_MIN = 6
 """A few streams may send in step for the whole of one start and not of another, so that their TTFT has one of two values: a
