@@ -18,7 +18,7 @@ WHOLE_ANSWERS = "e2e_ms_mean"
 WINDOW_S_MIN = 5.0
 """A shorter window holds too few engine steps, and one pause of a second moves its throughput by a fifth."""
 
-LOOKS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24)
+LOOKS = (*range(1, 9), 10, 12, 16, 24)
 """The numbers of starts after which `study.until=decided` looks whether a decision is known: after one only where earlier starts
 show how starts differ. After the last nothing is measured any more."""
 

@@ -2,9 +2,9 @@
 
 Slice k of one lies beside slice k of the other, so what the machine does moves both. Their difference is the mean logarithm of
 the ratios of such slices, and its error that of a mean, wider where slices that follow one another are alike, as those of an
-engine are whose own speed wanders (lag-1 autocorrelation, less its bias: Zieba and Ramza 2011, Metrol. Meas. Syst. 18; as far as
-so few show it). A start has few slices of a level, so both are those of all starts, and the scatter at other levels counts
-a little (moderated variances: Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3).
+engine are whose own speed wanders (lag-1 autocorrelation, less its bias: Zieba and Ramza 2011, Metrol. Meas. Syst. 18).
+A start has few slices of a level, so both are those of all starts, and the scatter at other levels counts a little (moderated
+variances: Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3).
 """
 
 import json
@@ -26,9 +26,6 @@ FREEDOM_MIN = 2
 FREEDOM_ELSEWHERE = 4
 """The most degrees of freedom that other levels give to one: as far as so few slices tell, the ratios of real llama.cpp scattered
 alike from 1 to 8 users."""
-ALIKE_BEFORE = 16
-"""What is known of that before, in degrees of freedom: slices are not alike, give or take a quarter. Six of a machine that does
-not wander look so by 0.2 on average, and were taken to say half as much again as they do."""
 ALIKE_MAX = 0.8
 """Slices are taken to be no more alike than this."""
 
@@ -108,7 +105,7 @@ def _variance_of_a_slice(own: Sequence[SliceDifference], elsewhere: Sequence[Sli
     if squares + others <= 0:
         return 0.0, freedom + given
     alike = sum(one.lagged for one in (*own, *elsewhere)) / (squares + others)
-    alike = min(max(alike, 0.0) * (freedom + more) / (freedom + more + ALIKE_BEFORE), ALIKE_MAX)
+    alike = min(max(alike, 0.0), ALIKE_MAX)
     variance = (squares + (others / more * given if given else 0.0)) / (freedom + given)
     return variance * (1 + alike) / (1 - alike), freedom + given
 
