@@ -234,8 +234,8 @@ SHORT_ANSWERS = _define(
 )
 ANSWERS_CUT_OFF = _define(
     "answers_cut_off",
-    "the longest answers ended after their slice and were given up: E2E and the length of answers lack them",
-    "measure E2E of such lengths with study.slices=never",
+    "the longest answers were given up after their slice: E2E and answer lengths lack them",
+    "set study.slices=never for E2E of such lengths",
     affects=("e2e",),
 )
 CACHE_CONTAMINATED = _define(
