@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, reduce
 from operator import getitem
 from pathlib import PurePath
@@ -90,7 +90,8 @@ def check(
             problems = [one for one in problems if one.kind == "value" and one.path != f"{section}.name"]
         elif value is not None:
             checked.sections[section] = value
-        checked.problems += problems
+        name = mapping(plain.get(section)).get("name")
+        checked.problems += [_of_other_kinds(section, one, name, registry, origin) for one in problems]
     _combine(checked, registry)
     return checked
 
@@ -207,6 +208,19 @@ def _type_of(
         line = missing_option(section, name, registry, listed=options.get(section, ()))
         return base, Problem(line, "class", f"{section}.name")
     return found.settings_type, None
+
+
+def _of_other_kinds(section: str, problem: Problem, name: Any, registry: Registry, origin: Origin) -> Problem:
+    """Return the problem of an unknown key with the kinds that have it, if some do; any other problem as it is."""
+    key = problem.path.removeprefix(f"{section}.")
+    if problem.kind != "key":
+        return problem
+    kinds = registry.kinds.get(section, {}).items()
+    has = sorted(kind for kind, one in kinds if key in {field.name for field in fields(one.settings_type)})
+    if not has:
+        return problem
+    text = f"{problem.path}: {section} '{name}' has no such key; these have: {', '.join(has)}"
+    return replace(problem, text=text + _from(origin, problem.path))
 
 
 _adapter = cache(TypeAdapter)
