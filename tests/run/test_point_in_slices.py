@@ -71,6 +71,16 @@ def built(records, slices=(), readings=(), **changes):
     )
 
 
+def read_again(row, records):
+    """The point as comparisons read it from what is stored."""
+    run = RunData(
+        study_id="s", name="r", path="", state={}, manifest={}, rows=lambda: [row],
+        tables=lambda *_: requests_frame(records),
+    )  # fmt: skip
+    (point,) = samples_of(run)
+    return point
+
+
 def slo():
     from servebench.contracts.settings import SloSettings
 
@@ -140,12 +150,8 @@ def test_what_is_given_up_after_a_slice_is_missing_in_no_rate():
     cut = int((counted["outcome"] == "abandoned").sum())
     assert cut > 0
     assert doubt.message.startswith(f"{cut} of {len(counted)} requests ")
-    run = RunData(
-        study_id="s", name="r", path="", state={}, manifest={}, rows=lambda: [row],
-        tables=lambda *_: requests_frame(records),
-    )  # fmt: skip
-    (point,) = samples_of(run)
-    assert float(np.mean(point.throughput_tok_s)) == pytest.approx(row.output_throughput_tok_s, rel=1e-3)
+    compared = read_again(row, records)
+    assert float(np.mean(compared.throughput_tok_s)) == pytest.approx(row.output_throughput_tok_s, rel=1e-3)
 
 
 def test_a_disturbance_in_a_slice_is_left_out_and_the_other_engine_is_none():
@@ -216,10 +222,6 @@ def test_a_stopped_point_has_the_slices_that_it_came_to():
 def test_comparisons_read_the_same_throughput():
     records = closed_loop(SLICES)
     row = built(records, SLICES).judged_row
-    run = RunData(
-        study_id="s", name="r", path="", state={}, manifest={}, rows=lambda: [row],
-        tables=lambda *_: requests_frame(records),
-    )  # fmt: skip
-    (point,) = samples_of(run)
-    assert float(np.mean(point.throughput_tok_s)) == pytest.approx(row.output_throughput_tok_s, rel=1e-3)
-    assert len(point.ttft_ms) == row.ttft_ms_n
+    compared = read_again(row, records)
+    assert float(np.mean(compared.throughput_tok_s)) == pytest.approx(row.output_throughput_tok_s, rel=1e-3)
+    assert len(compared.ttft_ms) == row.ttft_ms_n
