@@ -35,6 +35,8 @@ FAULTS = [
     ("port=1", "port=1: no such config group; did you mean 'engine.port'?"),
     ("load.concurency=[1]", "load.concurency: unknown key; did you mean 'load.concurrency'?"),
     ("load.trace.path=x", "load.trace: unknown key; did you mean 'load.replay'? (from load.trace.path=x)"),
+    ("telemetry.engin=1", "telemetry.engin: unknown key; known keys: telemetry.enabled, telemetry.interval_s"),
+    ("+telemetry.name=engine", "telemetry.name: unknown key; did you mean 'engine.name'?"),
     ("load.trace_headers=true", "load.trace_headers: unknown key; did you mean 'load.span_headers'?"),
     ("load=trace", "load=trace is no longer there; load=replay takes its place"),
     ("workload.seed=x", "workload.seed must be an integer (got 'x')"),

@@ -93,7 +93,7 @@ VALUES = [
         "model.gguf.sha256 is required; set model.gguf.sha256=VALUE",
     ),
     ("engine", "prot", 1, "engine.prot: unknown key; did you mean 'engine.port'?"),
-    ("launch", "base_url", "x", "launch.base_url: launch 'process' has no such key; these have: attach"),
+    ("launch", "base_url", "x", "launch.base_url: unknown key of launch 'process'; these have it: attach"),
     ("engine", "name", "vlm", "engine=vlm: no such engine; available: llamacpp, openai"),
     ("launch", "name", "proces", "launch=proces: no such launch; did you mean 'process'? available: attach, process"),
 ]

@@ -198,16 +198,21 @@ def _type_of(
     section: str, base: Any, value: Any, registry: Registry, options: Mapping[str, tuple[str, ...]]
 ) -> tuple[Any, Problem | None]:
     """Return the type of a section: that of its class, where `name` chooses a class."""
-    if section not in registry.kinds or not isinstance(value, Mapping):
+    if not isinstance(value, Mapping):
         return base, None
-    name = value.get("name")
-    if not isinstance(name, str) or (section, name) in NO_CLASS:
+    kinds, name = _kinds(section, registry), value.get("name")
+    if not kinds or not isinstance(name, str) or (section, name) in NO_CLASS:
         return base, None
-    found = registry.kinds[section].get(name)
-    if found is None:
+    if name not in kinds:
         line = missing_option(section, name, registry, listed=options.get(section, ()))
         return base, Problem(line, "class", f"{section}.name")
-    return found.settings_type, None
+    return kinds[name], None
+
+
+def _kinds(section: str, registry: Registry) -> dict[str, Any]:
+    """Return the settings of the classes that `name` chooses from, by name; of a telemetry source there are none."""
+    classes = registry.kinds.get(section, {}).items()
+    return {name: one.settings_type for name, one in classes if hasattr(one, "settings_type")}
 
 
 def _of_other_kinds(section: str, problem: Problem, name: Any, registry: Registry, origin: Origin) -> Problem:
@@ -215,11 +220,11 @@ def _of_other_kinds(section: str, problem: Problem, name: Any, registry: Registr
     key = problem.path.removeprefix(f"{section}.")
     if problem.kind != "key":
         return problem
-    kinds = registry.kinds.get(section, {}).items()
-    has = sorted(kind for kind, one in kinds if key in {field.name for field in fields(one.settings_type)})
+    kinds = _kinds(section, registry).items()
+    has = sorted(kind for kind, settings in kinds if key in {field.name for field in fields(settings)})
     if not has:
         return problem
-    text = f"{problem.path}: {section} '{name}' has no such key; these have: {', '.join(has)}"
+    text = f"{problem.path}: unknown key of {section} '{name}'; these have it: {', '.join(has)}"
     return replace(problem, text=text + _from(origin, problem.path))
 
 
