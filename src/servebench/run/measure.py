@@ -15,7 +15,7 @@ from servebench.contracts.phase import PhaseFacts, SliceFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.load.coordinator.drive import worker_count
-from servebench.load.plan.levels import PlannedPoint, with_trace_times
+from servebench.load.plan.levels import PlannedPoint, warmup_in_turns, with_trace_times
 from servebench.load.plan.schedule import (
     fillers_to_prepare,
     point_plan,
@@ -59,7 +59,10 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
         return _unmeasured(session, level, *ended)
     rate_req_s = answer_s = None
     if level.warmup_requests:
-        prompts = _prepare_prompts(session, level.warmup_requests, f"warmup-{level.point}")
+        count = level.warmup_requests
+        if session.request.turn.at_once is not None and session.lease.running.requests_served:
+            count = warmup_in_turns(level, session.settings.load)
+        prompts = _prepare_prompts(session, count, f"warmup-{level.point}")
         facts = _facts(session, level, prompts, warmup=True, cache_state="as_is")
         report, answered = yield from _run_phase(session, level, prompts.requests, facts, label=f"{label}: warm-up")
         if report.stopped:

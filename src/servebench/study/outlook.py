@@ -26,7 +26,7 @@ from servebench.contracts.precision import seconds_of
 from servebench.contracts.stored import RunData, is_number, mapping
 from servebench.contracts.tuning import TRIALS_MIN
 from servebench.contracts.weights import weights_gb
-from servebench.load.plan.levels import WARMUP_PER_STREAM, PlannedPoint, plan_levels
+from servebench.load.plan.levels import PlannedPoint, plan_levels
 from servebench.load.plan.slices import AddedStarts, seconds_in_slices
 from servebench.registry.registry import Registry, registry
 from servebench.report.wording.comparison import unequal_text
@@ -136,7 +136,8 @@ def _planned_s(level: PlannedPoint, answers_s: Mapping[str, float] | None, added
     # slices of a fixed time do not depend on it much
     answer_s = answers_s.get(level.id.level, ANSWER_S if added is not None and level.targets else 0.0)
     added = replace(added, users=level.concurrency) if added is not None else None
-    warm_up_s = WARMUP_PER_STREAM * answer_s if level.warmup_requests else 0.0
+    # but for the first level each stream has one (`warmup_in_turns`)
+    warm_up_s = answer_s if level.warmup_requests else 0.0
     return warm_up_s + seconds_in_slices(point_s, answer_s, until=bool(level.targets), added=added)
 
 

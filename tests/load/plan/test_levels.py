@@ -5,7 +5,7 @@ import pytest
 from servebench.contracts.exchange import PlannedRequest
 from servebench.contracts.point_id import PointId
 from servebench.contracts.settings import LoadSettings, RampSettings
-from servebench.load.plan.levels import PlannedPoint, level_of, plan_levels
+from servebench.load.plan.levels import PlannedPoint, level_of, plan_levels, warmup_in_turns
 from servebench.load.plan.schedule import fillers_to_prepare, point_plan, requests_to_prepare, schedule_requests
 
 
@@ -23,6 +23,13 @@ def test_auto_requests_are_ten_per_stream_and_at_least_fifty():
 def test_warm_up_requests(asked, expected):
     """`auto` is two per stream and at most 32; a number is used as it is."""
     assert [x.warmup_requests for x in plan_levels(load(concurrency=(1, 8, 100), warmup_requests=asked), 0)] == expected
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("auto", [1, 8, 32]), (0, [0, 0, 0]), (7, [7, 7, 7])])
+def test_warm_up_requests_where_engines_take_turns(asked, expected):
+    """`auto` is one per stream: a slice has a lead-in."""
+    settings = load(concurrency=(1, 8, 100), warmup_requests=asked)
+    assert [warmup_in_turns(one, settings) for one in plan_levels(settings, 0)] == expected
 
 
 @pytest.mark.parametrize(
