@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from servebench.analysis.setups import EARLIER_MAX, circumstances, newest_alike, pairs_in_turns, starts_of
+from servebench.analysis.verdict.slices import ASSUMED_SD
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -62,18 +63,20 @@ def test_what_a_study_sweeps_makes_another_setup(run):
     assert starts_of(newest_alike(swept(run, 64), same))["output_throughput_tok_s"].values.size == 5
 
 
-def in_turns(run, name, tok_s, **changes):
-    """A run of three starts that took turns with others of its study, with these rates in four slices of each."""
+def in_turns(run, name, tok_s, users=(1,), **changes):
+    """A run of starts that took turns with others of its study, with these rates in the slices of each, at levels of `users`."""
     base = run.point_rows[0]
     rows = [
         replace(
             base,
-            slice_group=f"{start}/c1",
+            concurrency=level,
+            slice_group=f"{start}/c{level}",
             start_id=f"{start}",
             slice_values=json.dumps({"output_throughput_tok_s": values}),
             **changes,
         )
         for start, values in enumerate(tok_s)
+        for level in users
     ]
     return replace(run, name=name, rows=lambda: rows)
 
@@ -87,6 +90,16 @@ def test_pairs_that_took_turns_give_the_differences_of_their_starts(run):
     assert found.differences
     assert pairs_in_turns([a]) == pairs_in_turns([a, replace(b, study_id="other")]) == {}
     assert pairs_in_turns([a, in_turns(run, "b", [steady] * 3, verdict="void")]) == {}
+
+
+def test_pairs_with_one_slice_of_each_level_count_from_the_second_start_on(run):
+    """With the error that is assumed of a slice: the levels of several starts say by how much it is larger or smaller."""
+    users = (1, 2, 4)
+    runs = [in_turns(run, name, [[100.0]] * 2, users) for name in "ab"]
+    (found,) = pairs_in_turns(runs)["output_throughput_tok_s"]
+    assert found.errors == pytest.approx(np.full((2, 3), ASSUMED_SD))
+    assert found.freedom == 0
+    assert pairs_in_turns([in_turns(run, name, [[100.0]], users) for name in "ab"]) == {}
 
 
 def test_what_starts_have_in_common_is_engine_work_and_machine_and_not_the_version(run):

@@ -14,7 +14,7 @@ from servebench.analysis.estimate import error_of
 from servebench.analysis.fairness import same_settings
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import METRICS
-from servebench.analysis.verdict.slices import enough, pooled_error, slice_differences
+from servebench.analysis.verdict.slices import enough_starts, freedom_of, slice_differences, values_and_errors
 from servebench.contracts.stored import FACTS, RunData, mapping
 from servebench.util.groups import grouped
 
@@ -112,20 +112,20 @@ def pairs_in_turns(runs: Iterable[RunData]) -> Mapping[str, Sequence[Starts]]:
         shared = [name for name in ours if name in theirs]
         for metric in METRICS if shared else ():
             rows = {name: ([[ours[name]]], [[theirs[name]]]) for name in shared}
-            own = {name: slice_differences(*pair, metric.name, freedom_min=1) for name, pair in rows.items()}
+            own = {name: slice_differences(*pair, metric.name) for name, pair in rows.items()}
             known = {name: one[0] for name, one in own.items() if one and one[0] is not None}
             starts = list(dict.fromkeys(name.rpartition("/")[0] for name in known))
             levels = tuple(dict.fromkeys(ours[name].level for name in known))
-            values = np.full((len(starts), len(levels)), np.nan)
-            for name, difference in known.items():
-                values[starts.index(name.rpartition("/")[0]), levels.index(ours[name].level)] = difference.value
-            at = {level: [one for name, one in known.items() if ours[name].level == level] for level in levels}
-            errors = [
-                pooled_error(one, [each for other, own in at.items() if other != level for each in own])
-                for level, one in at.items()
-            ]
-            if len(starts) > 1 and enough(known.values()):
-                found.setdefault(metric.name, []).append(Starts(levels, values, np.array(errors), differences=True))
+            values, errors = (np.full((len(starts), len(levels)), one) for one in (np.nan, 0.0))
+            at = {level: {name: one for name, one in known.items() if ours[name].level == level} for level in levels}
+            for column, level in enumerate(levels):
+                mine = tuple(at[level].values())
+                elsewhere = [each for other, own in at.items() if other != level for each in own.values()]
+                places = [starts.index(name.rpartition("/")[0]) for name in at[level]], column
+                values[places], errors[places] = values_and_errors(mine, np.zeros(len(mine)), 0.0, elsewhere)
+            if len(starts) > 1 and enough_starts(tuple(one.values()) for one in at.values()):
+                one = Starts(levels, values, errors, differences=True, freedom=freedom_of(known.values()))
+                found.setdefault(metric.name, []).append(one)
     return found
 
 

@@ -36,11 +36,14 @@ START_SD = 0.001 * 2.0 ** np.arange(9)
 """Standard deviations between starts that are considered."""
 START_PRIOR = np.array([0.04, 0.08, 0.16, 0.22, 0.215, 0.16, 0.085, 0.03, 0.01])
 """Their prior weights: starts of engines that were measured differ by 0.5 to 4%."""
-FACTORS = 2.0 ** np.arange(-4, 3)
-FACTOR_PRIOR = np.array([0.05, 0.10, 0.20, 0.30, 0.25, 0.08, 0.02])
+FACTORS = 2.0 ** np.arange(-4, 5)
+FACTOR_PRIOR = np.array([0.05, 0.10, 0.20, 0.30, 0.25, 0.08, 0.02, 0.0, 0.0])
 """By which factor points of one start differ from what their own intervals say, and the prior weights."""
-SLICE_FACTORS = 2.0 ** (np.arange(-2, 5) / 2)
+SLICE_FACTORS: Floats = 2.0 ** np.linspace(-3.75, 2.25, 9)
 """The same for differences of starts that took turns: what few slices leave open of their error."""
+ASSUMED_WITHIN = 2.5
+"""Where no slice says anything of their error it is assumed, and right within this factor (that of a standard deviation of its
+logarithm): on quiet machines it is a tenth."""
 ERROR_LEAST = 5e-4
 """The least standard error of a point."""
 SLOW_BEFORE, USUAL_BEFORE = 0.3, 24.7
@@ -65,8 +68,8 @@ class Starts:
     value. `errors` has the standard error of a point at each level, as the points' own intervals have it, for all starts or in a
     row for each.
 
-    With `differences` each row has those of two starts, whose errors rest on so many degrees of `freedom`; infinite: they are
-    right, or wide enough."""
+    With `differences` each row has those of two starts, whose errors rest on so many degrees of `freedom`; 0: they are assumed,
+    infinite: they are right, or wide enough."""
 
     levels: tuple[Level, ...]
     values: Floats
@@ -189,11 +192,14 @@ class StartModel:
         prior = np.outer(START_PRIOR, _factor_prior(self.engines[0])).ravel()
         found: Floats = self._whole.sum(axis=0) + np.log(np.outer(prior, _shares()[1]) + TINY)
         if self.earlier:
-            earlier = _fit(self.earlier, self.slow_side, repeats=self.repeats)
-            said = _summed(earlier.by_share(self.freedom)).sum(axis=0)
-            if self.engines[0].differences:
-                said = _of_starts(said, _factor_prior(self.earlier[0]), at_most=self.earlier_vary_more)
-            found = found + said
+            said = _summed(_fit(self.earlier, self.slow_side, repeats=self.repeats).by_share(self.freedom))
+            if not self.engines[0].differences:
+                found += said.sum(axis=0)
+            elif self.earlier[0].differences:
+                for one, own in zip(self.earlier, said, strict=True):
+                    found += _of_starts(own, _factor_prior(one), at_most=self.earlier_vary_more)
+            else:
+                found += _of_starts(said.sum(axis=0), FACTOR_PRIOR, at_most=self.earlier_vary_more)
         return found
 
 
@@ -222,6 +228,8 @@ def _factor_prior(starts: Starts) -> Floats:
         return FACTOR_PRIOR
     if math.isinf(starts.freedom):
         return np.equal(SLICE_FACTORS, 1.0).astype(np.float64)
+    if not starts.freedom:
+        return _weights(-0.5 * (np.log(SLICE_FACTORS) / math.log(ASSUMED_WITHIN)) ** 2)
     return _weights(-starts.freedom * (np.log(SLICE_FACTORS) + 0.5 / SLICE_FACTORS**2))
 
 

@@ -13,7 +13,15 @@ from servebench.analysis.verdict.levels import RankedLevel, lead_difference
 from servebench.analysis.verdict.looks import decide
 from servebench.analysis.verdict.model import ComparedPoint, Side
 from servebench.analysis.verdict.reasons import MethodKind
-from servebench.analysis.verdict.slices import SliceDifference, pooled_error, slice_differences, values_and_errors
+from servebench.analysis.verdict.slices import (
+    ASSUMED_SD,
+    SliceDifference,
+    enough_starts,
+    freedom_of,
+    pooled_error,
+    slice_differences,
+    values_and_errors,
+)
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 
@@ -60,7 +68,7 @@ def test_the_interval_of_a_pair_holds_whatever_the_machine_does(count, own):
         ([[row([1.0] * 9)]], [[PointRow()]]),
         ([[PointRow()]], [[PointRow()]]),
         ([[row([1.0] * 9)]], [[row([1.0] * 8)]]),
-        ([[row([1.0] * 2 + [None] * 7)]], [[row([1.0] * 9)]]),
+        ([[row([None] * 9)]], [[row([1.0] * 9)]]),
         ([[row([1.0] * 9)]], [[row([1.0] * 9)], [row([1.0] * 9)]]),
         ([[row([1.0] * 9, column="ttft_ms_p50")]], [[row([1.0] * 9)]]),
         ([[row([1.0] * 9), row([1.0] * 9)]], [[row([1.0] * 9)]]),
@@ -79,6 +87,53 @@ def test_a_pair_with_few_slices_is_as_exact_as_the_scatter_of_the_others_says():
     assert values[-1] == 0.01
     assert errors[-1] == pytest.approx(errors[0] * (COUNT / 3) ** 0.5)
     assert errors[0] == pytest.approx(2**0.5 * NOISE / COUNT**0.5, rel=0.2)
+
+
+ALONE, PAIR = SliceDifference(0.0, 0.0, 0.0, 0), SliceDifference(0.0, 2e-4, 0.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("levels", "known"),
+    [
+        ([()], False),
+        ([(ALONE,)] * 4, False),
+        ([(ALONE, ALONE)], False),
+        ([(ALONE, None)] * 4, False),
+        ([(ALONE, ALONE)] * 2, True),
+        ([(ALONE,) * 3], True),
+        ([(PAIR, None)], False),
+        ([(PAIR,), (PAIR,)], True),
+    ],
+)
+def test_slices_show_how_they_scatter_in_a_start_or_over_starts(levels, known):
+    assert enough_starts(levels) == known
+
+
+def test_the_error_of_single_slices_is_assumed():
+    for few in ((ALONE,) * 3, (PAIR, ALONE)):
+        assert freedom_of(few) == 0
+        errors = values_and_errors(few, np.zeros(len(few)), 0.3)[1]
+        assert errors == pytest.approx([ASSUMED_SD / one.slices**0.5 for one in few])
+
+
+@pytest.mark.parametrize("scatter", [0.006, 0.04, 0.12])
+def test_levels_of_several_starts_correct_what_is_assumed(scatter):
+    """By their distance from what a start and a level have in common, smaller and larger; 6 starts of four levels."""
+    rng, widths = np.random.default_rng(1), []
+    for _ in range(20):
+        values = rng.normal(0, 0.01, (6, 1)) + rng.normal(0, scatter, (6, 4))
+        levels = tuple(map(Level, (1, 2, 4, 8)))
+        pairs = Starts(levels, values, np.full((6, 4), ASSUMED_SD), differences=True, freedom=0)
+        widths.append(StartModel((pairs,)).spread[1] * ASSUMED_SD)
+    assert np.median(widths) == pytest.approx(scatter, rel=0.35)
+
+
+def test_single_slices_of_several_starts_are_compared_slice_by_slice():
+    rng = np.random.default_rng(3)
+    many, once = (compare([(*sides(rng, starts, count=1, shift=np.log(0.8)), ())])[0] for starts in (4, 1))
+    assert first_of(many).method.slice_by_slice
+    assert many.result == "slower"
+    assert not first_of(once).method.slice_by_slice
 
 
 def test_only_slices_that_both_have_count_and_points_of_a_start_are_one():
@@ -146,14 +201,14 @@ def test_either_start_of_a_pair_may_be_slow():
 LEVELS = (Level(1), Level(8))
 
 
-def sides(rng, starts, *, start_sd=0.01, shift=0.0, sliced=LEVELS, failed=False, alone=()):
+def sides(rng, starts, *, start_sd=0.01, shift=0.0, sliced=LEVELS, failed=False, alone=(), count=COUNT):
     """Two engines whose starts took turns at the levels `sliced`, but for the starts `alone`."""
     points = ([], [])
     for start in range(starts):
         effects = rng.normal(0, start_sd, 2)
         for level in LEVELS:
             machine = rng.normal(0, MACHINE_SD)
-            logs = in_turns(rng, shift=shift) + machine + effects[:, None]
+            logs = in_turns(rng, count=count, shift=shift) + machine + effects[:, None]
             for number, own in enumerate(points):
                 values = np.exp(logs[number])
                 facts = {"repeat": start, "output_throughput_tok_s": values.mean(), "start_id": f"{number}/{start}"}
@@ -165,7 +220,7 @@ def sides(rng, starts, *, start_sd=0.01, shift=0.0, sliced=LEVELS, failed=False,
                 own.append(
                     ComparedPoint(
                         row=replace(columns, concurrency=level.concurrency, verdict="valid"),
-                        failed=np.array([failed] + [False] * 99), throughput_tok_s=np.repeat(values, 5),
+                        failed=np.array([failed] + [False] * 99), throughput_tok_s=np.repeat(values, 60 // count),
                     )
                 )  # fmt: skip
     return tuple(Side(name=name, samples=tuple(own)) for name, own in zip("ab", points, strict=True))

@@ -245,6 +245,7 @@ FINE = {
     "a queue of random arrivals": case(concurrency=None, rate=10.0, kept_up=0.8),
     "30 requests": case(ttft_ms_n=30),
     "5 s": case(window_s=5.0),
+    "4 s in a slice": case(window_s=4.0, slice_group="a"),
     "late under a tenth of a long TTFT": case(lateness_ms_p99=90.0, ttft_ms_p50=1000.0),
     "a millisecond late against a tiny TTFT": case(lateness_ms_p99=1.0, ttft_ms_p50=2.0),
     "loop late, kernel stamps": case(loop_lag_ms_p99=50.0),

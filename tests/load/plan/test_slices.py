@@ -8,7 +8,7 @@ import pytest
 from servebench.config import compose_jobs
 from servebench.load.plan.slices import (
     LEAD_S_MIN,
-    MEASURED_S_MIN,
+    MEASURED_S,
     SLICES_MIN,
     AddedStarts,
     plan_slices,
@@ -60,8 +60,11 @@ def test_how_long_an_engine_has_the_load(measured_s, seconds):
         # starts that cost little are better added than made longer
         (1, 2.0, 2, 6.0),
         (1, 90.0, 5, 6.0),
-        (4, 2.0, 2, MEASURED_S_MIN),
-        (4, 150.0, 4, MEASURED_S_MIN),
+        (2, 2.0, 2, 5.0),
+        # the levels of several starts show how slices scatter
+        (3, 2.0, 1, MEASURED_S),
+        (4, 2.0, 1, MEASURED_S),
+        (4, 150.0, 3, MEASURED_S),
     ],
 )
 def test_starts_that_are_added_have_as_many_slices_as_are_best(levels, start_s, slices, each_s):
@@ -76,11 +79,12 @@ def test_starts_that_are_added_have_as_many_slices_as_are_best(levels, start_s, 
 @pytest.mark.parametrize(
     ("users", "answer_s", "slices", "each_s"),
     [
-        (None, 0.5, 2, 2.5),
-        (8, 0.5, 2, 2.5),
-        (4, 0.9, 2, 0.9 * 2.875),
-        (1, 0.5, 2, 0.5 * 8.5),
-        (1, 1.0, 4, 1.0 * 4.75),
+        (None, 0.5, 1, 4.0),
+        (8, 0.5, 1, 4.0),
+        (4, 0.9, 1, 0.9 * 4.75),
+        (2, 0.5, 1, 0.5 * 8.5),
+        (1, 0.5, 1, 0.5 * 16),
+        (1, 1.0, 3, 1.0 * 6),
         (1, 2.0, 4, 2.0 * 4.75),
     ],
 )

@@ -20,7 +20,8 @@ from servebench.analysis.verdict.model import (
 )
 from servebench.analysis.verdict.questions import missing_row
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
-from servebench.analysis.verdict.slices import freedom_of, pooled_error
+from servebench.analysis.verdict.slices import enough, pooled_error
+from servebench.contracts.estimate import Z_95
 from servebench.contracts.level import Level
 from servebench.util.errors import ConfigError
 
@@ -148,7 +149,12 @@ def _error(row: ComparisonRow) -> float:
         return math.inf
     starts = row.starts.first(row.looked) if row.looked else row.starts
     known = [one for one in starts.slice_differences if one is not None]
-    return pooled_error(known) if freedom_of(known) else math.hypot(*starts.error)
+    if enough(known):
+        return pooled_error(known)
+    if known and row.low is not None and row.high is not None:
+        # a start says hardly anything of its own error; the interval is that of the mean of all
+        return (math.log1p(row.high) - math.log1p(row.low)) / (2 * Z_95) * math.sqrt(len(known))
+    return math.hypot(*starts.error)
 
 
 def _tested(row: ComparisonRow) -> bool:

@@ -16,7 +16,7 @@ from servebench.analysis.estimate import (
 )
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import ComparedPoint, Difference
-from servebench.analysis.verdict.slices import freedom_of, slice_differences, values_and_errors
+from servebench.analysis.verdict.slices import enough_starts, freedom_of, slice_differences, values_and_errors
 from servebench.analysis.verdict.starts import PAIRS_MIN, STARTS_MIN, evidence_of, group_by_start, same_requests
 from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.analysis.within_run import VALUES_MIN, log_interval, statistic
@@ -152,7 +152,8 @@ def lead_difference(
     found, count = evidence_of(a, b, metric), len(a.values)
     ours, theirs = ([[point.row for point in start] for start in group] for group in groups)
     failed = any(point.failed.any() for level in (rival, first) for point in level.samples)
-    if not failed and (known := slice_differences(ours, theirs, metric)) and count == len(b.values) == len(known):
+    known = () if failed else slice_differences(ours, theirs, metric)
+    if enough_starts([known]) and count == len(b.values) == len(known):
         others, error = b.values[:, 0] - a.values[:, 0], float(np.hypot(a.errors[0], b.errors[0]))
         values, errors = values_and_errors(known, others, error)
         freedom = freedom_of(known)

@@ -199,7 +199,7 @@ def _in_slices(ours: Sequence[MeasuredStart], theirs: Sequence[MeasuredStart], m
     if any(point.failed.any() for points, _ in (*ours, *theirs) for point in points):
         return ()
     a, b = ([[point.row for point in points] for points, _ in side] for side in (ours, theirs))
-    return slice_differences(a, b, metric.name, freedom_min=1)
+    return slice_differences(a, b, metric.name)
 
 
 def _error(starts: Sequence[MeasuredStart], metric: Metric) -> float:

@@ -4,7 +4,8 @@ Slice k of one lies beside slice k of the other, so what the machine does moves 
 the ratios of such slices, and its error that of a mean, wider where slices that follow one another are alike, as those of an
 engine are whose own speed wanders (lag-1 autocorrelation, less its bias: Zieba and Ramza 2011, Metrol. Meas. Syst. 18).
 A start has few slices of a level, so both are those of all starts, and the scatter at other levels counts a little (moderated
-variances: Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3).
+variances: Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3). Where each level has one slice in a start, its error is assumed, and how
+far the levels of several starts are from what these share says by which factor it is larger or smaller (`start_model.py`).
 """
 
 import json
@@ -23,6 +24,8 @@ SLICES_MIN = 1
 is."""
 FREEDOM_MIN = 2
 """With fewer degrees of freedom in all pairs of starts their points say more: Student's t is 12.7 for 1."""
+ASSUMED_SD = 0.04
+"""By how much the logarithm of the ratio of two slices scatters before any did: slices of 4 s of real llama.cpp by 3 to 7%."""
 FREEDOM_ELSEWHERE = 4
 """The most degrees of freedom that other levels give to one: as far as so few slices tell, the ratios of real llama.cpp scattered
 alike from 1 to 8 users."""
@@ -54,10 +57,9 @@ def slice_differences(
     ours: Sequence[Sequence[PointRow]],
     theirs: Sequence[Sequence[PointRow]],
     column: str,
-    freedom_min: int = FREEDOM_MIN,
 ) -> SliceDifferences:
     """Return the difference of each pair of starts, those at the same place, by the rows of their points: None for a pair that
-    was not measured in turns. Nothing where no pair was, one side has more starts, or slices are too few in all."""
+    was not measured in turns. Nothing where no pair was, or one side has more starts."""
     if len(ours) != len(theirs):
         return ()
     found: list[SliceDifference | None] = []
@@ -66,7 +68,7 @@ def slice_differences(
         in_turns = None not in a and a.keys() == b.keys() and len(a) == max(map(len, pair))
         logs = [(slice_logs(a[name], column), slice_logs(b[name], column)) for name in a] if in_turns else []
         found.append(difference_of(logs) if logs else None)
-    return tuple(found) if freedom_of(found) >= freedom_min else ()
+    return tuple(found) if any(found) else ()
 
 
 def values_and_errors(
@@ -88,20 +90,33 @@ def pooled_error(errors: Sequence[SliceDifference], elsewhere: Sequence[SliceDif
 
 
 def freedom_of(differences: Iterable[SliceDifference | None]) -> int:
-    """Return the degrees of freedom of the scatter of slices."""
-    return sum(one.freedom for one in differences if one is not None)
+    """Return the degrees of freedom of the error of slices; 0 where they hardly show how they scatter, and it is assumed."""
+    freedom = _scatter_freedom(differences)
+    return freedom if freedom >= FREEDOM_MIN else 0
 
 
 def enough(differences: Iterable[SliceDifference | None]) -> bool:
-    """Return whether differences, at all levels, have slices enough."""
-    return freedom_of(differences) >= FREEDOM_MIN
+    """Return whether the slices of differences show how much they scatter."""
+    return freedom_of(differences) > 0
+
+
+def enough_starts(levels: Iterable[SliceDifferences]) -> bool:
+    """Return whether the differences of several levels show it by themselves, or by those of several starts at a level."""
+    of = [[one for one in level if one is not None] for level in levels]
+    return sum(_scatter_freedom(one) + len(one) - 1 for one in of if one) >= FREEDOM_MIN
+
+
+def _scatter_freedom(differences: Iterable[SliceDifference | None]) -> int:
+    return sum(one.freedom for one in differences if one is not None)
 
 
 def _variance_of_a_slice(own: Sequence[SliceDifference], elsewhere: Sequence[SliceDifference]) -> tuple[float, int]:
     """Return the variance of the ratio of two slices and its degrees of freedom, by those of a level and a few of others."""
-    freedom, more = freedom_of(own), freedom_of(elsewhere)
+    freedom, more = _scatter_freedom(own), _scatter_freedom(elsewhere)
     squares, others = (sum(one.square for one in each) for each in (own, elsewhere))
     given = min(FREEDOM_ELSEWHERE, more)
+    if freedom + more < FREEDOM_MIN:
+        return ASSUMED_SD**2, 0
     if squares + others <= 0:
         return 0.0, freedom + given
     alike = sum(one.lagged for one in (*own, *elsewhere)) / (squares + others)

@@ -138,9 +138,9 @@ def too_few_requests(point: PointEvidence) -> Doubt | None:
 
 
 def too_short(point: PointEvidence) -> Doubt | None:
-    """Warn when the window is short."""
+    """Warn when the window is short; slices are as long as answers ask for, and several starts make up for what each lacks."""
     window_s = point.row.window_s
-    if window_s is not None and window_s >= WINDOW_S_SHORT:
+    if point.row.slice_group or (window_s is not None and window_s >= WINDOW_S_SHORT):
         return None
     return catalog.TOO_SHORT.issue(
         f"the window is {short_number(window_s or 0.0)} s long, less than {WINDOW_S_SHORT:g} s"
