@@ -81,6 +81,9 @@ def test_starts_that_are_added_have_as_many_slices_as_are_best(levels, start_s, 
     [
         (None, 0.5, 1, 4.0),
         (8, 0.5, 1, 4.0),
+        # for at least three answers, and a tenth more
+        (8, 1.5, 1, 1.5 * 3.3),
+        (8, 3.0, 1, 3.0 * 3.3),
         (4, 0.9, 1, 0.9 * 4.75),
         (2, 0.5, 1, 0.5 * 8.5),
         (1, 0.5, 1, 0.5 * 16),

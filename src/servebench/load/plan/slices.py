@@ -33,6 +33,9 @@ SLICE_TO_START = 8.0
 """How many times the variance of the ratio of two starts is that of a slice: 4% (sd) on two cores to 1.4%."""
 ADDED_REQUESTS_MIN = 15
 """Requests of a level that are expected to count, by its warm-up, at least: with less than 12 medians have no intervals."""
+ADDED_ANSWERS_MIN = 3.3
+"""For how many answers a level of such a start is measured: with less than three (`ROUNDS_MIN` of `analysis/serial.py`) it has no
+intervals, and answers may take longer than in the warm-up."""
 LONGER_MAX = 2.0
 """Slices are made longer by this factor at most for that, and then more of them: the machine wanders between long ones."""
 ADDED_SHARED_S, ADDED_MEASURED_S = 10.0, 6.0
@@ -90,9 +93,10 @@ class AddedStarts:
         return int(min(max(best, 1 if self.levels >= LEVELS_SHOW_IT else ADDED_SLICES_MIN), SLICES_MIN))
 
     def enough_s(self, slices: int, answer_s: float) -> float:
-        """Return how long each of so many slices is measured at least, so that requests enough count: not those sent in the last
-        answer of a slice."""
-        return answer_s * (1 + ADDED_REQUESTS_MIN / (self.users * slices)) if self.users else 0.0
+        """Return how long each of so many slices is measured at least, so that the level has intervals: for answers enough, and
+        with requests enough that count, which those sent in the last answer of a slice do not."""
+        requests = 1 + ADDED_REQUESTS_MIN / (self.users * slices) if self.users else 0.0
+        return answer_s * max(requests, ADDED_ANSWERS_MIN / slices)
 
 
 def seconds_in_slices(
