@@ -28,7 +28,7 @@ ADDED_SLICES_MIN = 2
 LEVELS_SHOW_IT = 3
 """With so many levels one slice of each is enough there: how far the levels of several starts are from what these share shows it,
 and a slice less is a lead-in and an end less. Drawn with the times of `tests/calibration`, four levels, slices that scatter by
-4% and starts by 0.5%: 10% less speed is found within 3 minutes in 92%, with two slices of 2.5 s in 44%."""
+4% and starts by 0.5%: 10% less speed is found within 3 minutes in 90%, with two slices of 2.5 s in 44%."""
 SLICE_TO_START = 8.0
 """How many times the variance of the ratio of two starts is that of a slice: 4% (sd) on two cores to 1.4%."""
 ADDED_REQUESTS_MIN = 15
