@@ -198,21 +198,16 @@ def _type_of(
     section: str, base: Any, value: Any, registry: Registry, options: Mapping[str, tuple[str, ...]]
 ) -> tuple[Any, Problem | None]:
     """Return the type of a section: that of its class, where `name` chooses a class."""
-    if not isinstance(value, Mapping):
+    if section not in registry.kinds or not isinstance(value, Mapping):
         return base, None
-    kinds, name = _kinds(section, registry), value.get("name")
-    if not kinds or not isinstance(name, str) or (section, name) in NO_CLASS:
+    name = value.get("name")
+    if not isinstance(name, str) or (section, name) in NO_CLASS:
         return base, None
-    if name not in kinds:
+    found = registry.kinds[section].get(name)
+    if found is None:
         line = missing_option(section, name, registry, listed=options.get(section, ()))
         return base, Problem(line, "class", f"{section}.name")
-    return kinds[name], None
-
-
-def _kinds(section: str, registry: Registry) -> dict[str, Any]:
-    """Return the settings of the classes that `name` chooses from, by name; of a telemetry source there are none."""
-    classes = registry.kinds.get(section, {}).items()
-    return {name: one.settings_type for name, one in classes if hasattr(one, "settings_type")}
+    return getattr(found, "settings_type", base), None
 
 
 def _of_other_kinds(section: str, problem: Problem, name: Any, registry: Registry, origin: Origin) -> Problem:
@@ -220,8 +215,10 @@ def _of_other_kinds(section: str, problem: Problem, name: Any, registry: Registr
     key = problem.path.removeprefix(f"{section}.")
     if problem.kind != "key":
         return problem
-    kinds = _kinds(section, registry).items()
-    has = sorted(kind for kind, settings in kinds if key in {field.name for field in fields(settings)})
+    # a source of telemetry has no settings of its own
+    classes = registry.kinds.get(section, {}).items()
+    settings = {kind: one.settings_type for kind, one in classes if hasattr(one, "settings_type")}
+    has = sorted(kind for kind, type_ in settings.items() if key in {field.name for field in fields(type_)})
     if not has:
         return problem
     text = f"{problem.path}: unknown key of {section} '{name}'; these have it: {', '.join(has)}"
