@@ -1,5 +1,7 @@
 """What a gate judges of a comparison: within the limit, lost, undecided, or not judged."""
 
+from dataclasses import replace
+
 import pytest
 
 from servebench.analysis.verdict.gate import GateQuestion, check_metrics, evaluate_gate, judge_pair
@@ -17,6 +19,7 @@ from servebench.analysis.verdict.model import (
     StartValues,
 )
 from servebench.analysis.verdict.reasons import Method, MethodKind, Reason, ReasonKind
+from servebench.analysis.verdict.slices import SliceDifference
 from servebench.contracts.level import Level
 from servebench.util.errors import ConfigError
 
@@ -74,6 +77,13 @@ FINE = (row(TOK_S, 0.0), row(TPOT, 0.0), row(E2E, 0.0))
 )  # fmt: skip
 def test_what_nobody_named_does_not_block_and_is_reported(more, found):
     assert judged(*FINE, *more) == found
+
+
+@pytest.mark.parametrize(("half", "found"), [(0.02, (OPEN, [], [TPOT], [])), (0.04, (NOT_WORSE, [], [], [TPOT]))])
+def test_a_latency_of_single_slices_is_judged_where_the_mean_of_its_starts_is_known(half, found):
+    """Of four starts, so a single one by twice the half."""
+    starts = replace(STARTS, error=(0.3, 0.3), slice_differences=(SliceDifference(0.0, 0.0, 0.0, 0),) * 4)
+    assert judged(row(TOK_S, 0.0), row(TPOT, 0.04, half, starts=starts)) == found
 
 
 @pytest.mark.parametrize(
