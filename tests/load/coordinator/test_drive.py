@@ -248,6 +248,21 @@ def test_ctrl_c_in_a_terminal_keeps_everything(coordinator):
     assert Counter(exchange.outcome for exchange in exchanges)["cancelled"] <= 3
 
 
+def test_an_interrupt_as_the_last_request_ends_is_not_lost(serve, run):
+    """The worker has ended by itself, so its report does not say that it was stopped."""
+    asked = []
+
+    def late(counts):
+        if counts.completed == 10 and not asked:
+            asked.append(
+                wait_until(lambda: not any(one.is_running() and one.status() != "zombie" for one in load_workers()))
+            )
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(serve(answer), 10, watch=late)
+
+
 def test_a_worker_does_not_outlive_its_coordinator(coordinator):
     """After a kill -9 of the coordinator the worker sees its input close, finishes its spool, and ends."""
     process, spool = coordinator

@@ -57,7 +57,8 @@ def drive_together(drives: Sequence[Drive]) -> list[PhaseReport]:
 
     Raises LoadError when a target cannot be resolved or a worker never started, StoreError when a spool cannot be
     written. A worker that dies ends its phase: the report says `worker_died`, and the spools keep every finished
-    request. KeyboardInterrupt ends all with reports that say `interrupt`; it is raised where a phase had no worker yet.
+    request. KeyboardInterrupt ends all with reports that say `interrupt`; it is raised where a phase had no worker yet, or
+    all had just ended by themselves.
     """
     with ExitStack() as stack:
         crews = [_Crew(one) for one in drives]
@@ -79,6 +80,9 @@ def drive_together(drives: Sequence[Drive]) -> list[PhaseReport]:
                 raise
             for crew in crews:
                 crew.report = crew.report or crew.end(StopReason.INTERRUPT)
+            if not any(crew.report and crew.report.stopped is StopReason.INTERRUPT for crew in crews):
+                # all had ended by themselves, and no report says it
+                raise
     return [crew.report for crew in crews if crew.report is not None]
 
 
