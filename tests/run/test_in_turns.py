@@ -82,6 +82,15 @@ def test_the_same_level_is_measured_in_slices_of_all():
     assert study.log == [("a", 1, 5), ("b", 1, 5), ("a", 4, 5), ("b", 4, 5)]
 
 
+def test_each_slice_has_requests_for_all_streams_at_work():
+    """Its warm-up answered 9 requests a second, but the last of its answers ended alone: 4 streams with answers of 0.1 s have 40."""
+    study = Study({"a": BOTH, "b": BOTH})
+    study.go()
+    for users, facts in zip((1, 1, 4, 4), study.slices, strict=True):
+        opens_s, closes_s = facts.slices[0]
+        assert facts.slice_requests == pytest.approx(2 * users / 0.1 * (closes_s - opens_s), abs=1)
+
+
 def test_a_study_that_adds_starts_has_fewer_slices_in_each():
     """Where `load.until` leaves it to servebench how long a point is."""
     by_time, by_precision = (Study({"a": BOTH, "b": BOTH}, until="decided", targets=one) for one in ({}, TARGETS))

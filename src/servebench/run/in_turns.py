@@ -134,6 +134,9 @@ def _slices(steps: Sequence[WarmLevel], settle_s: float) -> list[SliceFacts] | N
     answers_s = [step.answer_s for step in steps if step.answer_s is not None]
     rates = [step.rate_req_s for step in steps if step.rate_req_s]
     rate_req_s, until = max(rates) if len(rates) == len(steps) else None, bool(level.targets)
+    if rate_req_s is not None and level.concurrency is not None and answers_s:
+        # the longest answers of a warm-up end alone, a slice has all streams at work (Little's law)
+        rate_req_s = max(rate_req_s, level.concurrency / min(answers_s))
     if level.concurrency is None or point_s is None or len(answers_s) < len(steps):
         plan, why = None, "the warm-up does not say how long answers take"
     else:

@@ -136,7 +136,7 @@ def _planned_s(level: PlannedPoint, answers_s: Mapping[str, float] | None, added
     # slices of a fixed time do not depend on it much
     answer_s = answers_s.get(level.id.level, ANSWER_S if added is not None and level.targets else 0.0)
     added = replace(added, users=level.concurrency) if added is not None else None
-    # but for the first level each stream has one (`warmup_in_turns`)
+    # of most levels each stream has one (`warmup_in_turns`)
     warm_up_s = answer_s if level.warmup_requests else 0.0
     return warm_up_s + seconds_in_slices(point_s, answer_s, until=bool(level.targets), added=added)
 

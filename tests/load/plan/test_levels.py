@@ -25,10 +25,10 @@ def test_warm_up_requests(asked, expected):
     assert [x.warmup_requests for x in plan_levels(load(concurrency=(1, 8, 100), warmup_requests=asked), 0)] == expected
 
 
-@pytest.mark.parametrize(("asked", "expected"), [("auto", [1, 8, 32]), (0, [0, 0, 0]), (7, [7, 7, 7])])
+@pytest.mark.parametrize(("asked", "expected"), [("auto", [2, 8, 8, 20, 32]), (0, [0] * 5), (7, [7] * 5)])
 def test_warm_up_requests_where_engines_take_turns(asked, expected):
-    """`auto` is one per stream: a slice has a lead-in."""
-    settings = load(concurrency=(1, 8, 100), warmup_requests=asked)
+    """`auto` is one per stream, for a slice has a lead-in, or eight if two per stream are as many."""
+    settings = load(concurrency=(1, 4, 8, 20, 100), warmup_requests=asked)
     assert [warmup_in_turns(one, settings) for one in plan_levels(settings, 0)] == expected
 
 

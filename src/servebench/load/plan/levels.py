@@ -15,6 +15,8 @@ REQUESTS_MIN = 50
 
 WARMUP_PER_STREAM = 2
 WARMUP_MAX = 32
+WARMUP_TELLS = 8
+"""From fewer answers of uneven lengths slices were planned that had too few requests, or used all that were prepared."""
 
 RATE_WARMUP_CONCURRENCY = 4
 
@@ -155,13 +157,12 @@ def _warmup_count(load: LoadSettings, streams: int) -> int:
 
 
 def warmup_in_turns(level: PlannedPoint, load: LoadSettings) -> int:
-    """Return the warm-up requests of a level of slices, whose engine has answered at others: one for each stream, since the
-    lead-in of a slice has another. With two they took a fifth of four levels of real llama.cpp."""
-    return (
-        min(level.warmup_requests, level.warmup_concurrency)
-        if load.warmup_requests == "auto"
-        else level.warmup_requests
-    )
+    """Return the warm-up requests of a level whose engine has answered at others and takes turns: one for each stream, since the
+    lead-in of a slice has another, and as many as tell how long answers take. With two for each they took a fifth of the time of
+    four levels of real llama.cpp."""
+    if load.warmup_requests != "auto":
+        return level.warmup_requests
+    return min(level.warmup_requests, max(level.warmup_concurrency, WARMUP_TELLS))
 
 
 def _trace_level(load: LoadSettings, repeat: int) -> PlannedPoint:
