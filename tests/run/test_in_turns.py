@@ -83,7 +83,7 @@ def test_the_same_level_is_measured_in_slices_of_all():
 
 
 def test_each_slice_has_requests_for_all_streams_at_work():
-    """Its warm-up answered 9 requests a second, but the last of its answers ended alone: 4 streams with answers of 0.1 s have 40."""
+    """The warm-up answered 9 requests a second, but its last answers end alone: 4 streams with answers of 0.1 s have 40."""
     study = Study({"a": BOTH, "b": BOTH})
     study.go()
     for users, facts in zip((1, 1, 4, 4), study.slices, strict=True):
