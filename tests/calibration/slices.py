@@ -21,7 +21,7 @@ from servebench.analysis.verdict.model import EQUAL, FASTER, MIXED, SLOWER, Comp
 from servebench.analysis.verdict.slices import difference_of, slice_differences, values_and_errors
 from servebench.contracts.estimate import Z_95
 from servebench.contracts.level import Level
-from servebench.load.plan.slices import AddedStarts, plan_slices
+from servebench.load.plan.slices import AddedStarts, Rotation, plan_slices
 
 MARGIN = 0.05
 HOLDS = Promise(
@@ -116,26 +116,34 @@ def _decided(
     assert plan is not None
     (opens_s, closes_s), *others = plan.slices[0]
     count, each_s = 1 + len(others), closes_s - opens_s
-    start_s = START_S + OVERHEAD_S + levels * (LEVEL_S + count * 2 * (each_s + plan.drain_s))
+    level_s, listed = LEVEL_S + count * 2 * (each_s + plan.drain_s), [Level(number + 1) for number in range(levels)]
+    rotation = Rotation.of(listed, START_S + OVERHEAD_S + LEVEL_S, level_s)
+    starts_s = [START_S + OVERHEAD_S + level_s * len(rotation.of_start(start)) for start in range(STARTS_MOST)]
     scatter = SLICE_SD * (4.0 / (each_s - plan.lead_s)) ** 0.5
     effects = rng.normal(0, spread, (2, STARTS_MOST))
     rows = []
     for metric in METRICS:
         way = 1 if metric.higher_is_better else -1
-        for level in range(levels):
+        for level in listed:
+            places = tuple(start for start in range(STARTS_MOST) if level in rotation.of_start(start))
             logs = rng.normal(0, scatter / 2**0.5, (2, STARTS_MOST, count))
             a, b = way * (logs + effects[:, :, None])
             b = b + np.log1p(way * gain) if way * gain > -1 else b
+            a, b = a[list(places)], b[list(places)]
             known = tuple(difference_of([pair]) for pair in zip(a, b, strict=True))
-            values = {"baseline": a.mean(axis=1), "candidate": b.mean(axis=1), "error": (0.03, 0.03)}
-            starts = StartValues(**values, slice_differences=known)
-            rows.append(
-                ComparisonRow(level=Level(level + 1), metric=metric, baseline=1.0, candidate=1.0, starts=starts)
+            starts = StartValues(
+                baseline=a.mean(axis=1),
+                candidate=b.mean(axis=1),
+                error=(0.03, 0.03),
+                names=(tuple(map(str, places)),) * 2,
+                places=(places,) * 2,
+                slice_differences=known,
             )
-    side = Side(name="a", samples=())
+            rows.append(ComparisonRow(level=level, metric=metric, baseline=1.0, candidate=1.0, starts=starts))
+    side = Side(name="a", samples=(), rotation=rotation)
     (found,) = decide_pairs([open_pair(rows, (side, side), MARGIN)], most)
     assert found.first is not None
-    called, seconds = found.first.result, found.starts_looked * start_s
+    called, seconds = found.first.result, sum(starts_s[: found.starts_looked])
     answers = {
         DECIDED_AA: bool({FASTER, SLOWER, MIXED} & {called, *found.levels.values()}),
         DECIDED_EQUAL: called is EQUAL,

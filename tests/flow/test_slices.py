@@ -43,6 +43,28 @@ def test_points_in_slices_are_valid_take_turns_and_decide(run_main, tmp_path):
         assert row["high"] - row["low"] < 0.2
 
 
+def test_added_starts_that_cost_little_have_some_of_the_levels_in_turn(run_main, tmp_path):
+    """All levels of the first start show that it takes no longer than two of them."""
+    engines = (
+        "engine=llamacpp",
+        "launch=simulated",
+        "gpu=rtx4090",
+        "model=qwen2.5-1.5b-instruct",
+        "launch.slowdown=1,1.05",
+    )
+    study = ("load.concurrency=[1,2,4,8]", "study.until=decided", "study.margin=3%")
+    done = run_main(*PAIR[:1], *engines, *PAIR[2:], *STUDY, *study, code=0)
+    for name in ("00_llamacpp_unique", "01_llamacpp_unique"):
+        run = points(tmp_path / "outputs/s" / name)
+        users = [sorted(own["concurrency"]) for _, own in run.groupby("repeat")]
+        assert len(users) >= 3
+        assert users == [[1, 2, 4, 8], *[[1, 4], [2, 8]] * len(users)][: len(users)]
+        assert set(run["slices"]) == {1}
+    (found,) = json.loads(run_main("compare", "s", "--json").stdout)["comparisons"]
+    assert found["first"]["result"] == "slower"
+    assert f"from {len(users)} starts of each" in done.stdout
+
+
 def test_what_slices_would_make_too_long_is_measured_in_ordinary_points(run_main, tmp_path):
     load = ("load.concurrency=[2]", "load.duration_s=5", "workload.output_tokens=400", "study.starts=2")
     run_main(*PAIR, *STUDY, *SIMULATED, *load, code=0)

@@ -15,6 +15,7 @@ from servebench.contracts.events import Events, Notice, Said, StartsChosen
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, seconds_of, share_of
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.load.plan.levels import plan_levels, repeats_of
+from servebench.load.plan.slices import Rotation
 from servebench.report.wording.budget import starts_text
 from servebench.report.wording.decisions import foreseen_line, round_line
 from servebench.run.prior import has_unmeasured, levels_given_up, without_void
@@ -114,7 +115,7 @@ class UntilDecided(Runs):
                     break
             measured = False
             for attempt in range(VOID_ATTEMPTS):
-                turns = self._due(start)
+                turns = self._due(start, {} if found is None else found.rotations)
                 # further attempts replace points that are void
                 if not turns or (attempt and not self._replaces(turns)):
                     break
@@ -148,9 +149,9 @@ class UntilDecided(Runs):
             return StartsChosen()
         return weigh_starts([task.job for task in self.open.values()], load_study(self._folder.path).runs)
 
-    def _due(self, start: int) -> list[Turn]:
+    def _due(self, start: int, rotations: Mapping[str, Rotation]) -> list[Turn]:
         """Return a start of each run in which something is open and not measured."""
-        turns = [self._turn(task, start) for task in self.open.values()]
+        turns = [self._turn(task, start, rotations.get(self._id(name))) for name, task in self.open.items()]
         turns = [turn for turn in turns if self._is_due(turn)]
         settings = [self.open[turn.run].job.settings for turn in turns]
         if settings and all(one.load.order == "shuffled" for one in settings):
@@ -177,12 +178,13 @@ class UntilDecided(Runs):
     def _id(self, name: str) -> str:
         return f"{self._folder.name}/{name}"
 
-    def _turn(self, task: RunTask, start: int) -> Turn:
+    def _turn(self, task: RunTask, start: int, rotation: Rotation | None) -> Turn:
         settings = task.job.settings
-        repeats, levels = repeats_of(settings.load, start), None
-        if given_up := levels_given_up(task.earlier):
-            listed = plan_levels(settings.load, settings.workload.seed)
-            levels = frozenset({one.id.level for one in listed} - given_up)
+        repeats, levels, given_up = repeats_of(settings.load, start), None, levels_given_up(task.earlier)
+        if given_up or (rotation is not None and start):
+            listed = {one.id for one in plan_levels(settings.load, settings.workload.seed)}
+            due = rotation.of_start(start) if rotation is not None and start else None
+            levels = frozenset({one.level for one in listed if due is None or one.load in due} - given_up)
         how: dict[str, Any] = {"first": start == 0, "last": False, "replaces_void": True}
         return at_once(self._labelled(Turn(repeats, task.name, start=start, levels=levels, **how)), self._places)
 

@@ -23,6 +23,7 @@ from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS
+from servebench.load.plan.slices import Rotation
 
 THROUGHPUT, TTFT, E2E = METRICS[0], METRICS[1], METRICS[4]
 NOBODY = Side(name="", samples=())
@@ -110,6 +111,56 @@ def test_more_starts_do_not_change_what_earlier_ones_decided():
     first, later = (decided([row(THROUGHPUT, a[:count], b[:count])]).first for count in (3, 12))
     assert first.result == later.result == "slower"
     assert first.looked == later.looked <= 3
+
+
+ROTATION = Rotation(tuple(map(Level, (1, 2, 4))), 2)
+"""The starts have levels 1, 2 and 4; 1 and 2; 2 and 4; 4 and 1."""
+
+
+def in_rotation(places, shift=-0.1):
+    """The questions of a study whose levels were measured in these starts; each start's effect is the same at all of them."""
+    ours, theirs = noise(1, 0.02, 9), noise(2, 0.02, 9, shift)
+    return [
+        ComparisonRow(
+            level=Level(users), metric=THROUGHPUT, baseline=1.0, candidate=1.0,
+            starts=StartValues(
+                baseline=ours[own], candidate=theirs[own], error=(0.003, 0.003),
+                names=(tuple(f"a{one}" for one in own), tuple(f"b{one}" for one in own)), places=(tuple(own), tuple(own)),
+            ),
+        )
+        for users, own in places.items()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("places", "rotation", "starts"),
+    [
+        ({1: [0, 1, 3], 2: [0, 1, 2], 4: [0, 2, 3]}, ROTATION, 4),
+        # it was killed within the fourth start
+        ({1: [0, 1], 2: [0, 1, 2], 4: [0, 2, 3]}, ROTATION, 3),
+        ({1: [0, 1, 3], 2: [0, 2], 4: [0, 2, 3]}, ROTATION, 1),
+        ({1: [0, 1, 3], 2: [0, 1, 2], 4: [0, 2, 3]}, None, 1),
+        ({1: [0, 1, 2], 2: [0, 1, 2], 4: [0, 1]}, None, 2),
+        ({1: [0], 2: [0], 4: [0]}, ROTATION, 1),
+    ],
+)
+def test_a_start_counts_once_it_has_all_levels_that_it_is_to_have(places, rotation, starts):
+    side = replace(NOBODY, rotation=rotation)
+    assert open_pair(in_rotation(places), (side, side), MARGIN).starts == starts
+
+
+def test_a_look_has_what_its_starts_have_of_each_level():
+    side = replace(NOBODY, rotation=ROTATION)
+    rows = in_rotation({1: [0, 1, 3, 4], 2: [0, 1, 2, 4], 4: [0, 2, 3]}, shift=-0.05)
+    (found,) = decide_pairs([open_pair(rows, (side, side), MARGIN)], looks_until(24))
+    assert (found.first.result, found.first.looked) == ("slower", 3)
+    assert found.first.method.starts == (3, 3)
+    assert {one.level: one.method.starts for one in found.rows} == dict.fromkeys(map(Level, (1, 2, 4)), (3, 3)) | {
+        Level(1): (2, 2),
+        Level(4): (2, 2),
+    }
+    later = decide_pairs([open_pair(in_rotation({1: [0, 1], 2: [0, 1, 2], 4: [0, 2]}, -0.05), (side, side), MARGIN)])
+    assert later[0].first.difference == found.first.difference
 
 
 def side_with_warnings(pace, warned):

@@ -6,11 +6,13 @@ from itertools import pairwise
 import pytest
 
 from servebench.config import compose_jobs
+from servebench.contracts.level import Level
 from servebench.load.plan.slices import (
     LEAD_S_MIN,
     MEASURED_S,
     SLICES_MIN,
     AddedStarts,
+    Rotation,
     plan_slices,
     seconds_in_slices,
 )
@@ -64,7 +66,7 @@ def test_how_long_an_engine_has_the_load(measured_s, seconds):
         # the levels of several starts show how slices scatter
         (3, 2.0, 1, MEASURED_S),
         (4, 2.0, 1, MEASURED_S),
-        (4, 150.0, 3, MEASURED_S),
+        (4, 300.0, 3, MEASURED_S),
     ],
 )
 def test_starts_that_are_added_have_as_many_slices_as_are_best(levels, start_s, slices, each_s):
@@ -108,3 +110,39 @@ def test_only_a_study_that_asks_for_the_mean_of_levels_has_fewer_slices(until, c
     words += [f"study.until={until}"] if until else ["study.starts=3"]
     found = AddedStarts.of(compose_jobs(words, registry())[0].settings, 9.0)
     assert found == (None if levels is None else AddedStarts(levels=levels, start_s=9.0))
+
+
+def levels(*users):
+    return tuple(map(Level, users))
+
+
+@pytest.mark.parametrize(
+    ("users", "start_s", "level_s", "each"),
+    [
+        # a start that takes no longer than a level or two is worth more than the rest of its levels
+        ((1, 2, 4, 8), 0.0, 13.0, 2),
+        ((1, 2, 4, 8), 7.0, 13.0, 2),
+        ((1, 2, 4, 8), 40.0, 13.0, 4),
+        ((1, 2, 4, 8), 600.0, 13.0, 4),
+        ((1, 2, 4, 8, 16, 32, 64, 128), 40.0, 13.0, 4),
+        ((1, 2, 4), 7.0, 13.0, 2),
+        ((1, 2, 4), 60.0, 13.0, 3),
+        # two levels show less of how slices scatter
+        ((1, 8), 0.0, 13.0, 2),
+        ((4,), 0.0, 13.0, 1),
+    ],
+)
+def test_a_start_that_costs_little_has_few_of_the_levels(users, start_s, level_s, each):
+    assert Rotation.of(levels(*users), start_s, level_s) == Rotation(levels(*users), each)
+
+
+@pytest.mark.parametrize(("count", "each"), [(4, 2), (3, 2), (5, 2), (8, 2), (8, 4), (6, 4), (4, 4), (1, 1)])
+def test_all_levels_come_alike_often(count, each):
+    own = levels(*range(1, count + 1))
+    rotation = Rotation.of(reversed(own), 1e9, 1.0)
+    assert rotation.levels == own
+    rotation = Rotation(own, each)
+    assert rotation.of_start(0) == set(own)
+    starts = [rotation.of_start(start) for start in range(1, count + 1)]
+    assert {len(one) for one in starts} == {each}
+    assert {sum(level in one for one in starts) for level in own} == {each}

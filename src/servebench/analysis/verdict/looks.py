@@ -58,6 +58,7 @@ from servebench.analysis.verdict.reasons import Method, MethodKind, Reason, Reas
 from servebench.analysis.verdict.starts import STARTS_MIN, OverStarts, StartComparison, group_by_start
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
+from servebench.load.plan.slices import Rotation
 
 SPENT, EQUAL_SPENT = 0.025, 0.03
 """The level of a look for a difference, times its starts; for *equal*, times their square root."""
@@ -142,7 +143,7 @@ class Look:
     def _tested(self, row: ComparisonRow) -> ComparisonRow:
         if row.difference is None:
             return row
-        if self.count < TTFT_STARTS_MIN and row.metric in TTFT:
+        if row.metric in TTFT and (row.starts is None or row.starts.first(self.count).fewest < TTFT_STARTS_MIN):
             row = replace(row, difference=replace(row.difference, p=None))
             row = row.because(*row.reasons, Reason(ReasonKind.STARTS_OF_TTFT, needed=TTFT_STARTS_MIN))
         return replace(row, looked=self.count)
@@ -224,14 +225,29 @@ def _pair_of(a: Side, b: Side, margin: float) -> OpenPair:
 def open_pair(
     rows: Sequence[ComparisonRow], sides: tuple[Side, Side], margin: float, voids: Mapping[Level, Reason] | None = None
 ) -> OpenPair:
-    """Return a pair of runs of which nothing is decided. It has as many starts as the levels have that may still be measured."""
+    """Return a pair of runs of which nothing is decided. It has the starts before the first one that lacks a level which may
+    still be measured in it."""
     voids = voids or {}
-    counts = {level: 0 for level, one in voids.items() if one.kind is ReasonKind.VOID_TO_REPLACE}
-    counts |= {row.level: row.starts.fewest for row in rows if row.starts is not None}
+    measured: dict[Level, set[int]] = {
+        level: set() for level, one in voids.items() if one.kind is ReasonKind.VOID_TO_REPLACE
+    }
+    for row in rows:
+        if row.starts is not None:
+            measured.setdefault(row.level, set()).update(row.starts.measured)
     for_good = {level for level, one in voids.items() if one.kind is ReasonKind.VOID_FOR_GOOD}
-    kept = [count for level, count in counts.items() if level not in for_good] or counts.values()
+    kept = {level: own for level, own in measured.items() if level not in for_good} or measured
     known = [row.judged(OPEN if row.more_starts_help else NOT_COMPARED) for row in rows]
-    return OpenPair(rows, sides, min(kept, default=0), voids, between(*sides, margin, known))
+    return OpenPair(rows, sides, _whole_starts(kept, sides[0].rotation), voids, between(*sides, margin, known))
+
+
+def _whole_starts(measured: Mapping[Level, set[int]], rotation: Rotation | None) -> int:
+    """How many starts, from the first on, have all levels that they are to have."""
+    starts = 1 + max((one for own in measured.values() for one in own), default=-1)
+    due = [measured if rotation is None else rotation.of_start(start) for start in range(starts)]
+    lacking = (
+        start for level, own in measured.items() for start in range(starts) if level in due[start] and start not in own
+    )
+    return min(lacking, default=starts)
 
 
 def _asked(pair: OpenPair, look: Look | None) -> AskedPair:

@@ -20,6 +20,7 @@ from servebench.analysis.within_run import VALUES_MIN
 from servebench.contracts.estimate import Interval
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
+from servebench.load.plan.slices import Rotation
 from servebench.util.arrays import Floats
 
 P99_REQUESTS_MIN = 368
@@ -145,7 +146,7 @@ class Side:
 
     `earlier` are other starts of its set-up, by metric: they say by how much starts differ; `in_turns` does it for differences of
     starts that took turns with those of the other side. `start_seconds` is how long one start was measured. `name` is its label,
-    `run_id` identifies it.
+    `run_id` identifies it. `rotation`: which levels each start has; None: all.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Side:
     earlier: Mapping[str, Starts] = field(default_factory=dict)
     in_turns: Mapping[str, Sequence[Starts]] = field(default_factory=dict)
     start_seconds: float | None = None
+    rotation: Rotation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,17 +163,27 @@ class StartValues:
     """A metric at a level by start of the engine: logarithms (for `failed_share`: shares), in the order of the starts.
 
     `error` is the standard error of one start's value on either side, as its requests have it. `names` are the starts of each
-    side, so that values of one start at several levels are known to be of one; without them the numbers of the starts. If
-    `paired`, starts at the same place sent the same requests. `slice_differences` are those of starts at the same
-    place, None where they were not measured slice by slice; empty if none was.
+    side, so that values of one start at several levels are known to be of one; without them the numbers of the starts. `places`
+    are their numbers in the study, which has not each level in each start; without them there is one of each. If `paired`,
+    starts at the same place sent the same requests. `slice_differences` are those of starts at the same place, None where they
+    were not measured slice by slice; empty if none was.
     """
 
     baseline: Floats
     candidate: Floats
     error: tuple[float, float] = (0.0, 0.0)
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    places: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     paired: bool = False
     slice_differences: SliceDifferences = ()
+
+    @property
+    def measured(self) -> set[int]:
+        """The numbers of the starts in which both sides have the level."""
+        ours, theirs = (
+            set(own or range(side.size)) for own, side in zip(self.places, (self.baseline, self.candidate), strict=True)
+        )
+        return ours & theirs
 
     @property
     def fewest(self) -> int:
@@ -184,9 +196,10 @@ class StartValues:
         return bool(np.isfinite(self.baseline).all() and np.isfinite(self.candidate).all())
 
     def first(self, count: int) -> Self:
-        """Return the values of the first `count` starts."""
-        known = self.slice_differences[:count] if any(self.slice_differences[:count]) else ()
-        return replace(self, baseline=self.baseline[:count], candidate=self.candidate[:count], slice_differences=known)
+        """Return the values of the first `count` starts of the study."""
+        ours, theirs = (sum(one < count for one in own) if own else count for own in self.places)
+        known = self.slice_differences[:ours] if any(self.slice_differences[:ours]) else ()
+        return replace(self, baseline=self.baseline[:ours], candidate=self.candidate[:theirs], slice_differences=known)
 
     def side(self, number: int) -> dict[str, float]:
         """Return the values of the baseline (0) or the candidate (1) by start."""

@@ -154,6 +154,7 @@ def _question(
         candidate=_start_logs(theirs, metric),
         error=(_error(ours, metric), _error(theirs, metric)),
         names=(_names(ours), _names(theirs)),
+        places=(_places(ours), _places(theirs)),
         paired=paired and len(ours) == len(baseline[1]) and len(theirs) == len(candidate[1]),
         slice_differences=_in_slices(ours, theirs, metric),
     )
@@ -192,6 +193,12 @@ def _without_requests(
 
 def _names(starts: Sequence[MeasuredStart]) -> tuple[str, ...]:
     return tuple(str(points[0].row.start_id) for points, _ in starts)
+
+
+def _places(starts: Sequence[MeasuredStart]) -> tuple[int, ...]:
+    """The numbers of the starts, by those of their repeats."""
+    repeats = max(len(points) for points, _ in starts)
+    return tuple(points[0].row.repeat // repeats for points, _ in starts)
 
 
 def _in_slices(ours: Sequence[MeasuredStart], theirs: Sequence[MeasuredStart], metric: Metric) -> SliceDifferences:

@@ -227,7 +227,9 @@ class StartComparison:
     def _widened(self, row: ComparisonRow) -> float:
         if not row.widened:
             return 0.0
-        return row.widened[-1 if self.count is None else min(self.count, len(row.widened)) - 1]
+        if self.count is None or row.starts is None:
+            return row.widened[-1]
+        return row.widened[max(min(row.starts.first(self.count).fewest, len(row.widened)), 1) - 1]
 
 
 def _mean(values: Iterable[float | None]) -> float:

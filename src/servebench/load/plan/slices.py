@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
+from servebench.contracts.level import Level
 from servebench.contracts.settings import RunSettings
 
 LEAD_ANSWERS, LEAD_S_MIN = 1.0, 0.4
@@ -29,8 +31,8 @@ LEVELS_SHOW_IT = 3
 """With so many levels one slice of each is enough there: how far the levels of several starts are from what these share shows it,
 and a slice less is a lead-in and an end less. Drawn with the times of `tests/calibration`, four levels, slices that scatter by
 4% and starts by 0.5%: 10% less speed is found within 3 minutes in 90%, with two slices of 2.5 s in 44%."""
-SLICE_TO_START = 8.0
-"""How many times the variance of the ratio of two starts is that of a slice: 4% (sd) on two cores to 1.4%."""
+SLICE_TO_START = 4.0
+"""How many times the variance of the ratio of two starts is that of a slice: 4% (sd) on two cores to 2%, of 1.4 to 3.3%."""
 ADDED_REQUESTS_MIN = 15
 """Requests of a level that are expected to count, by its warm-up, at least: with less than 12 medians have no intervals."""
 ADDED_ANSWERS_MIN = 3.3
@@ -62,6 +64,35 @@ class SlicePlan:
     lead_s: float
     drain_s: float
     requests: int = 0
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Which of its `levels` each start has where a study adds starts until their mean is known: the first all of them, the
+    others `each` so many, in turn. All levels of a start share its effect, so more starts of fewer levels tell more where a
+    start takes less time than they do (two-stage samples: Cochran 1977, "Sampling Techniques", chapter 10)."""
+
+    levels: tuple[Level, ...]
+    each: int
+
+    @classmethod
+    def of(cls, levels: Iterable[Level], start_s: float, level_s: float) -> Self:
+        """Return that with the least time in all, where a start of all engines takes `start_s` and a level `level_s`."""
+        listed = tuple(sorted(levels))
+        if len(listed) < LEVELS_SHOW_IT:
+            return cls(listed, len(listed))
+        best = (SLICE_TO_START * max(start_s, level_s) / level_s) ** 0.5
+        # three of four levels were no faster than all, in drawn studies
+        return cls(listed, min(2 ** round(math.log2(best)), len(listed)))
+
+    def of_start(self, start: int) -> frozenset[Level]:
+        """Return the levels of a start, counted from 0."""
+        count = len(self.levels)
+        if not start or self.each >= count:
+            return frozenset(self.levels)
+        # far from one another
+        apart = count // self.each
+        return frozenset(self.levels[(start - 1 + number * apart) % count] for number in range(self.each))
 
 
 @dataclass(frozen=True, kw_only=True)
