@@ -53,7 +53,7 @@ def test_added_starts_that_cost_little_have_some_of_the_levels_in_turn(run_main,
         "launch.slowdown=1,1.05",
     )
     study = ("load.concurrency=[1,2,4,8]", "study.until=decided", "study.margin=3%")
-    done = run_main(*PAIR[:1], *engines, *PAIR[2:], *STUDY, *study, code=0)
+    run_main(*PAIR[:1], *engines, *PAIR[2:], *STUDY, *study, code=0)
     for name in ("00_llamacpp_unique", "01_llamacpp_unique"):
         run = points(tmp_path / "outputs/s" / name)
         users = [sorted(own["concurrency"]) for _, own in run.groupby("repeat")]
@@ -62,7 +62,6 @@ def test_added_starts_that_cost_little_have_some_of_the_levels_in_turn(run_main,
         assert set(run["slices"]) == {1}
     (found,) = json.loads(run_main("compare", "s", "--json").stdout)["comparisons"]
     assert found["first"]["result"] == "slower"
-    assert f"from {len(users)} starts of each" in done.stdout
 
 
 def test_what_slices_would_make_too_long_is_measured_in_ordinary_points(run_main, tmp_path):
