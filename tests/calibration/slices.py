@@ -140,7 +140,7 @@ def _decided(
                 slice_differences=known,
             )
             rows.append(ComparisonRow(level=level, metric=metric, baseline=1.0, candidate=1.0, starts=starts))
-    side = Side(name="a", samples=(), rotation=rotation)
+    side = Side(name="a", samples=())
     (found,) = decide_pairs([open_pair(rows, (side, side), MARGIN)], most)
     assert found.first is not None
     called, seconds = found.first.result, sum(starts_s[: found.starts_looked])

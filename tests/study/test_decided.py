@@ -1,6 +1,7 @@
 """Rounds of a study that ends when it has decided, with runs that only return an outcome and decisions that the test makes."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -237,3 +238,54 @@ def test_the_runs_in_which_something_is_open_go_on(open_with, status, standings,
 def test_more_budget_that_decides_nothing_is_refused(open_with, found, remaining, said):
     with pytest.raises(ConfigError, match=said):
         open_with("finished", found, remaining, 60.0)
+
+
+def test_a_start_that_a_killed_study_had_begun_is_finished_before_anything_is_decided(folder, monkeypatch):
+    """Otherwise it would end by a look that it would not have made."""
+    stored = {"00_a": ("c1-r0", "c4-r0", "c1-r1"), "01_b": ("c1-r0", "c4-r0")}
+    earlier = {
+        name: PriorProgress(points={PointId.parse(one): point(one) for one in own}) for name, own in stored.items()
+    }
+    assert Runs(folder, monkeypatch, starts=1).go(earlier) == [("b", "c1-r1", "c4-r1"), ("a", "c4-r1")]
+
+
+BEGAN_S = 1_800_000_000.0
+
+
+def in_slices(start_s, level_s, added=(), users=(1, 2, 4, 8), group="g"):
+    """The points of a run: of a first start that takes so long, as each level does, and of `added` starts with these levels."""
+    rows = []
+    for repeat, own in enumerate((users, *added)):
+        began_s = BEGAN_S + 1000 * repeat
+        for number, one in enumerate(own):
+            ends_s = [began_s + start_s + level_s * (number + part) for part in (0, 1)]
+            window = dict(zip(("window_start_ns", "window_end_ns"), (int(at * 1e9) for at in ends_s), strict=True))
+            start_id = datetime.fromtimestamp(began_s, UTC).isoformat()
+            rows.append(PointRow(concurrency=one, repeat=repeat, start_id=start_id, slice_group=group, **window))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "load", "each"),
+    [
+        (in_slices(7, 13), {}, 2),
+        (in_slices(60, 13), {}, 4),
+        # as it was planned, whatever the rule says now
+        (in_slices(7, 13, [(1, 2, 4, 8), (1, 2, 4, 8)]), {}, 4),
+        (in_slices(60, 13, [(1, 4), (2,)]), {}, 2),
+        # it was killed within the second start
+        (in_slices(7, 13, [(1,)]), {}, 2),
+        # a level that failed in the first start
+        (in_slices(7, 13, users=(1, 2, 4)), {}, 2),
+        (in_slices(7, 13, users=(1, 4)), {"concurrency": (1, 4)}, 2),
+        (in_slices(7, 13), {"while_growing": True}, None),
+        (in_slices(7, 13, group=None), {}, None),
+        ([], {}, None),
+    ],
+)
+def test_how_many_levels_later_starts_have(rows, load, each):
+    settings = LoadSettings(name="l", **{"concurrency": (1, 2, 4, 8), **load})
+    found = decided.rotation_of([rows, rows], settings)
+    assert (found.each if found else None) == each
+    assert found is None or found.levels == tuple(map(Level, settings.concurrency))
+    assert decided.rotation_of([rows], settings) is None

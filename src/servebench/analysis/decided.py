@@ -1,7 +1,7 @@
 """Decisions of a stored study with `study.until=decided`, from what is on disk: while it runs, and afterwards."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -20,8 +20,6 @@ from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, seconds_of, share_of
 from servebench.contracts.settings import StudySettings
 from servebench.contracts.stored import RunData, StudyData, is_number, mapping
-from servebench.load.plan.slices import Rotation
-from servebench.util.groups import grouped
 from servebench.util.stretches import covered
 from servebench.util.units import NS_PER_S
 
@@ -32,7 +30,7 @@ class StudyDecision:
 
     `pairs` have the rows of its looks; settings that matter do not change these. `start_seconds` are those of the latest start
     of each run, by run id, `labels` how the runs of the study are called. Engines may run for `budget_s`. `ended`: the study is
-    over, and may go on with more budget. `rotations`, by run id, say which levels each start of a run has; without one it is all.
+    over, and may go on with more budget.
     """
 
     study_id: str
@@ -43,7 +41,6 @@ class StudyDecision:
     start_seconds: Mapping[str, float]
     labels: Mapping[str, str]
     ended: bool = False
-    rotations: Mapping[str, Rotation] = field(default_factory=dict)
 
     def open_levels(self, run: str, others: Iterable[str]) -> set[Level]:
         """Return the levels of a run that are still open against one of these others."""
@@ -111,8 +108,6 @@ def decide_study(
     before = [one for one in earlier if one.study_id != study.study_id and (one.started_s or began_s) < began_s]
     labels = run_labels(study.runs)
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
-    groups = {run.run_id: [one for one in measured if same_question(run.config, one.config)] for run in measured}
-    rotations = {name: known for name, runs in groups.items() if (known := _rotation(runs)) is not None}
     limit = share_of("study.margin", settings.margin) if margin is None else margin
     gate = GateQuestion(limit, settings.metrics and tuple(settings.metrics)) if settings.until == "gate" else None
     if gate is not None:
@@ -126,9 +121,8 @@ def decide_study(
     # without one in its state a study has the budget that it was planned with
     added = study.state.get("budget_s")
     budget_s = float(added) if is_number(added) and 0 < added < float("inf") else None
-    sides = [(replace(a, rotation=rotations.get(a.run_id)), b) for a, b in sides_of(compared, before, labels)]
     decided = decide(
-        sides,
+        sides_of(compared, before, labels),
         margin=limit,
         looks=(looks_until if budget_s is None else looks_beyond)(settings.most_starts),
         gate=gate,
@@ -144,28 +138,7 @@ def decide_study(
         start_seconds={name: one[-1] for name, one in seconds.items() if one},
         labels={key: one.text for key, one in labels.items()},
         ended=study.status in ENDED and all(run.status in ENDED for run in study.runs),
-        rotations=rotations,
     )
-
-
-def _rotation(runs: Sequence[RunData]) -> Rotation | None:
-    """Which levels each start of runs that take turns has, by what the first one took; None where they have all levels."""
-    load = mapping(runs[0].config.get("load"))
-    settings = study_settings(runs[0])
-    repeats = load.get("repeats")
-    if settings is None or settings.until != "decided" or load.get("while_growing") or not isinstance(repeats, int):
-        return None
-    firsts = [[row for row in run.point_rows if row.repeat < repeats] for run in runs]
-    rows = [row for own in firsts for row in own if row.window_ns is not None]
-    lives = [life for own in firsts for life in engine_lives(own)[:1]]
-    if len(runs) < 2 or len(lives) < len(runs) or not all(row.slice_group for row in rows):
-        return None
-    began_s, first_s = min(began for began, _ in lives), min(row.window_start_ns or 0 for row in rows) / NS_PER_S
-    ends = {
-        level: max(row.window_end_ns or 0 for row in own) for level, own in grouped(rows, lambda row: row.level).items()
-    }
-    level_s = float(np.median(np.diff([first_s, *sorted(one / NS_PER_S for one in ends.values())])))
-    return Rotation.of(ends, first_s - began_s, level_s)
 
 
 def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:

@@ -3,16 +3,22 @@
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from servebench.analysis.decided import ENDED, StudyDecision, decide_study, study_settings
-from servebench.analysis.pairing import seconds_per_start
+from servebench.analysis.pairing import engine_lives, seconds_per_start
 from servebench.analysis.setups import circumstances, each_starts, pairs_in_turns, runs_alike
 from servebench.analysis.verdict.gate import GateQuestion, check_metrics
 from servebench.analysis.verdict.looks import looks_until, starts_to_pass
 from servebench.config import Job
 from servebench.contracts.events import Events, Notice, Said, StartsChosen
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, seconds_of, share_of
+from servebench.contracts.settings import LoadSettings
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.load.plan.levels import plan_levels, repeats_of
 from servebench.load.plan.slices import Rotation
@@ -29,6 +35,8 @@ from servebench.study.at_once import Place, at_once, questions
 from servebench.study.outlook import weigh_starts
 from servebench.study.resume import StoredRun
 from servebench.util.errors import ConfigError
+from servebench.util.groups import grouped
+from servebench.util.units import NS_PER_S
 
 STARTS_LEAST = 2
 """So many starts are measured even where the second would end after the budget: one each decides nothing."""
@@ -101,9 +109,10 @@ class UntilDecided(Runs):
                 if start == 1 and measured and not (weighed := self._weighed()).pays:
                     self._events(Said(starts_text(weighed)))
                     break
-                if decided := [
+                decided = [
                     name for name in self.open if not found.open_levels(self._id(name), map(self._id, self.open))
-                ]:
+                ]
+                if decided and not self._begun(start):
                     yield [self._closing(name) for name in decided]
                 least = 1 if self._goes_on or found.engine_s >= found.budget_s else STARTS_LEAST
                 if self.open and start >= least and self._too_expensive(found, self.open):
@@ -115,7 +124,7 @@ class UntilDecided(Runs):
                     break
             measured = False
             for attempt in range(VOID_ATTEMPTS):
-                turns = self._due(start, {} if found is None else found.rotations)
+                turns = self._due(start)
                 # further attempts replace points that are void
                 if not turns or (attempt and not self._replaces(turns)):
                     break
@@ -149,9 +158,9 @@ class UntilDecided(Runs):
             return StartsChosen()
         return weigh_starts([task.job for task in self.open.values()], load_study(self._folder.path).runs)
 
-    def _due(self, start: int, rotations: Mapping[str, Rotation]) -> list[Turn]:
+    def _due(self, start: int) -> list[Turn]:
         """Return a start of each run in which something is open and not measured."""
-        turns = [self._turn(task, start, rotations.get(self._id(name))) for name, task in self.open.items()]
+        turns = [self._turn(task, start) for task in self.open.values()]
         turns = [turn for turn in turns if self._is_due(turn)]
         settings = [self.open[turn.run].job.settings for turn in turns]
         if settings and all(one.load.order == "shuffled" for one in settings):
@@ -178,15 +187,37 @@ class UntilDecided(Runs):
     def _id(self, name: str) -> str:
         return f"{self._folder.name}/{name}"
 
-    def _turn(self, task: RunTask, start: int, rotation: Rotation | None) -> Turn:
+    def _turn(self, task: RunTask, start: int) -> Turn:
         settings = task.job.settings
         repeats, levels, given_up = repeats_of(settings.load, start), None, levels_given_up(task.earlier)
-        if given_up or (rotation is not None and start):
+        rotation = self._rotations.get(task.name) if start else None
+        if given_up or rotation is not None:
             listed = {one.id for one in plan_levels(settings.load, settings.workload.seed)}
-            due = rotation.of_start(start) if rotation is not None and start else None
+            due = None if rotation is None else rotation.of_start(start)
             levels = frozenset({one.level for one in listed if due is None or one.load in due} - given_up)
         how: dict[str, Any] = {"first": start == 0, "last": False, "replaces_void": True}
         return at_once(self._labelled(Turn(repeats, task.name, start=start, levels=levels, **how)), self._places)
+
+    @cached_property
+    def _rotations(self) -> Mapping[str, Rotation | None]:
+        """Which levels the starts after the first have, by run; without one it is all."""
+        if self._settings.until != "decided" or not self._places:
+            return {}
+        stored = {run.name: run.point_rows for run in load_study(self._folder.path).runs}
+        groups = {name: one.group for name, one in self._places.items()}
+        found = {}
+        for name, task in self.open.items():
+            others = [one for one, group in groups.items() if group == groups.get(name) and stored.get(one)]
+            found[name] = rotation_of([stored[one] for one in others], task.job.settings.load)
+        return found
+
+    def _begun(self, start: int) -> bool:
+        """Whether a part of a start is measured, as of a study that was killed meanwhile."""
+        return any(
+            (point.repeat or 0) in repeats_of(task.job.settings.load, start)
+            for task in self.open.values()
+            for point in task.earlier.points
+        )
 
     def _closing(self, name: str) -> Turn:
         return self._labelled(closing_turn(name))
@@ -197,6 +228,26 @@ class UntilDecided(Runs):
     def _is_due(self, turn: Turn) -> bool:
         task = self.open[turn.run]
         return has_unmeasured(task.job.settings, turn, without_void(task.earlier, turn))
+
+
+def rotation_of(runs: Sequence[Sequence[PointRow]], load: LoadSettings) -> Rotation | None:
+    """Return which levels each start of runs that take turns has, by their points: as many as the second one had, where there is
+    a third, else by what the first one took; None where that was not measured in slices."""
+    starts = grouped((row for own in runs for row in own), lambda row: row.repeat // load.repeats)
+    levels, first = [Level(one) for one in load.concurrency or ()], starts.get(0, [])
+    windows = [(row.level, *row.window_ns) for row in first if row.window_ns is not None]
+    begins_s = [begins for own in runs for begins, _ in engine_lives(own)[:1]]
+    sliced = windows and all(row.slice_group for row in first if row.window_ns is not None)
+    if load.while_growing or not sliced or len(runs) < 2 or len(begins_s) < len(runs):
+        return None
+    if len(starts) > 2:
+        return Rotation(tuple(sorted(levels)), len({row.level for row in starts.get(1, first)}))
+    began_s = min(begins for _, begins, _ in windows) / NS_PER_S
+    ends_s = {
+        level: max(ends for _, _, ends in own) / NS_PER_S for level, own in grouped(windows, lambda one: one[0]).items()
+    }
+    level_s = float(np.median(np.diff(sorted([began_s, *ends_s.values()]))))
+    return Rotation.of(levels, began_s - min(begins_s), level_s)
 
 
 def open_again(

@@ -23,7 +23,6 @@ from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS
-from servebench.load.plan.slices import Rotation
 
 THROUGHPUT, TTFT, E2E = METRICS[0], METRICS[1], METRICS[4]
 NOBODY = Side(name="", samples=())
@@ -113,10 +112,6 @@ def test_more_starts_do_not_change_what_earlier_ones_decided():
     assert first.looked == later.looked <= 3
 
 
-ROTATION = Rotation(tuple(map(Level, (1, 2, 4))), 2)
-"""The starts have levels 1, 2 and 4; 1 and 2; 2 and 4; 4 and 1."""
-
-
 def in_rotation(places, shift=-0.1):
     """The questions of a study whose levels were measured in these starts; each start's effect is the same at all of them."""
     ours, theirs = noise(1, 0.02, 9), noise(2, 0.02, 9, shift)
@@ -133,34 +128,41 @@ def in_rotation(places, shift=-0.1):
 
 
 @pytest.mark.parametrize(
-    ("places", "rotation", "starts"),
+    ("places", "starts"),
     [
-        ({1: [0, 1, 3], 2: [0, 1, 2], 4: [0, 2, 3]}, ROTATION, 4),
+        ({1: [0, 1, 3], 2: [0, 1, 2], 4: [0, 2, 3]}, 4),
         # it was killed within the fourth start
-        ({1: [0, 1], 2: [0, 1, 2], 4: [0, 2, 3]}, ROTATION, 3),
-        ({1: [0, 1, 3], 2: [0, 2], 4: [0, 2, 3]}, ROTATION, 1),
-        ({1: [0, 1, 3], 2: [0, 1, 2], 4: [0, 2, 3]}, None, 1),
-        ({1: [0, 1, 2], 2: [0, 1, 2], 4: [0, 1]}, None, 2),
-        ({1: [0], 2: [0], 4: [0]}, ROTATION, 1),
+        ({1: [0, 1], 2: [0, 1, 2], 4: [0, 2, 3]}, 3),
+        ({1: [0, 1, 3], 2: [0, 2], 4: [0, 2, 3]}, 1),
+        ({1: [0, 1, 2], 2: [0, 1, 2], 4: [0, 1]}, 2),
+        ({1: [0, 1, 2], 2: [0, 1], 4: [0, 1]}, 2),
+        ({1: [0, 1], 2: [1], 4: [0, 1]}, 0),
+        ({1: [0], 2: [0], 4: [0]}, 1),
     ],
 )
-def test_a_start_counts_once_it_has_all_levels_that_it_is_to_have(places, rotation, starts):
-    side = replace(NOBODY, rotation=rotation)
-    assert open_pair(in_rotation(places), (side, side), MARGIN).starts == starts
+def test_a_start_counts_once_it_has_as_many_levels_as_the_others(places, starts):
+    assert open_pair(in_rotation(places), (NOBODY, NOBODY), MARGIN).starts == starts
+
+
+@pytest.mark.parametrize(("kind", "starts"), [(ReasonKind.VOID_TO_REPLACE, 2), (ReasonKind.VOID_FOR_GOOD, 3)])
+def test_a_void_point_keeps_later_starts_until_it_is_replaced(kind, starts):
+    """Level 4 is void in the third start."""
+    voids = {Level(4): Reason(kind)}
+    rows = in_rotation({1: [0, 1, 2], 2: [0, 1, 2], 4: [0, 1]})
+    assert open_pair(rows, (NOBODY, NOBODY), MARGIN, voids).starts == starts
+    missing = ComparisonRow(level=Level(4), metric=THROUGHPUT, baseline=None, candidate=None)
+    assert open_pair([*rows[:2], missing], (NOBODY, NOBODY), MARGIN, voids).starts == (3 if starts == 3 else 0)
 
 
 def test_a_look_has_what_its_starts_have_of_each_level():
-    side = replace(NOBODY, rotation=ROTATION)
     rows = in_rotation({1: [0, 1, 3, 4], 2: [0, 1, 2, 4], 4: [0, 2, 3]}, shift=-0.05)
-    (found,) = decide_pairs([open_pair(rows, (side, side), MARGIN)], looks_until(24))
+    (found,) = decide_pairs([open_pair(rows, (NOBODY, NOBODY), MARGIN)], looks_until(24))
     assert (found.first.result, found.first.looked) == ("slower", 3)
     assert found.first.method.starts == (3, 3)
-    assert {one.level: one.method.starts for one in found.rows} == dict.fromkeys(map(Level, (1, 2, 4)), (3, 3)) | {
-        Level(1): (2, 2),
-        Level(4): (2, 2),
-    }
-    later = decide_pairs([open_pair(in_rotation({1: [0, 1], 2: [0, 1, 2], 4: [0, 2]}, -0.05), (side, side), MARGIN)])
-    assert later[0].first.difference == found.first.difference
+    assert {one.level.concurrency: one.method.starts for one in found.rows} == {1: (2, 2), 2: (3, 3), 4: (2, 2)}
+    before = in_rotation({1: [0, 1], 2: [0, 1, 2], 4: [0, 2]}, shift=-0.05)
+    (found_before,) = decide_pairs([open_pair(before, (NOBODY, NOBODY), MARGIN)])
+    assert found_before.first.difference == found.first.difference
 
 
 def side_with_warnings(pace, warned):

@@ -26,7 +26,7 @@ that is faster is known to pass as soon as it is not slower.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist, fmean
@@ -58,7 +58,6 @@ from servebench.analysis.verdict.reasons import Method, MethodKind, Reason, Reas
 from servebench.analysis.verdict.starts import STARTS_MIN, OverStarts, StartComparison, group_by_start
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
-from servebench.load.plan.slices import Rotation
 
 SPENT, EQUAL_SPENT = 0.025, 0.03
 """The level of a look for a difference, times its starts; for *equal*, times their square root."""
@@ -225,29 +224,29 @@ def _pair_of(a: Side, b: Side, margin: float) -> OpenPair:
 def open_pair(
     rows: Sequence[ComparisonRow], sides: tuple[Side, Side], margin: float, voids: Mapping[Level, Reason] | None = None
 ) -> OpenPair:
-    """Return a pair of runs of which nothing is decided. It has the starts before the first one that lacks a level which may
-    still be measured in it."""
+    """Return a pair of runs of which nothing is decided. It has the starts before the first one that lacks a level."""
     voids = voids or {}
-    measured: dict[Level, set[int]] = {
-        level: set() for level, one in voids.items() if one.kind is ReasonKind.VOID_TO_REPLACE
-    }
+    measured: dict[Level, set[int]] = {}
     for row in rows:
         if row.starts is not None:
             measured.setdefault(row.level, set()).update(row.starts.measured)
-    for_good = {level for level, one in voids.items() if one.kind is ReasonKind.VOID_FOR_GOOD}
-    kept = {level: own for level, own in measured.items() if level not in for_good} or measured
+    of_kind = {kind: {level for level, one in voids.items() if one.kind is kind} for kind in ReasonKind}
+    kept = {level: own for level, own in measured.items() if level not in of_kind[ReasonKind.VOID_FOR_GOOD]} or measured
+    # a void point is measured again on another start, and later ones count after that
+    before = [1 + max(measured.get(level, ()), default=-1) for level in of_kind[ReasonKind.VOID_TO_REPLACE]]
     known = [row.judged(OPEN if row.more_starts_help else NOT_COMPARED) for row in rows]
-    return OpenPair(rows, sides, _whole_starts(kept, sides[0].rotation), voids, between(*sides, margin, known))
+    left_out = {row.level for row in rows} - kept.keys()
+    starts = min([_whole_starts(kept, left_out), *before])
+    return OpenPair(rows, sides, starts, voids, between(*sides, margin, known))
 
 
-def _whole_starts(measured: Mapping[Level, set[int]], rotation: Rotation | None) -> int:
-    """How many starts, from the first on, have all levels that they are to have."""
+def _whole_starts(measured: Mapping[Level, set[int]], left_out: Collection[Level]) -> int:
+    """How many starts, from the first on, have all levels that they are to have: the first all, the others as many as the one of
+    them that has most. Levels that are `left_out` count as if each start had them."""
     starts = 1 + max((one for own in measured.values() for one in own), default=-1)
-    due = [measured if rotation is None else rotation.of_start(start) for start in range(starts)]
-    lacking = (
-        start for level, own in measured.items() for start in range(starts) if level in due[start] and start not in own
-    )
-    return min(lacking, default=starts)
+    counts = [len({level for level, own in measured.items() if start in own} | {*left_out}) for start in range(starts)]
+    enough = [len(measured.keys() | {*left_out}), *[max(counts[1:], default=0)] * starts]
+    return next((start for start in range(starts) if counts[start] < enough[start]), starts)
 
 
 def _asked(pair: OpenPair, look: Look | None) -> AskedPair:

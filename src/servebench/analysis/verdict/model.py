@@ -20,7 +20,6 @@ from servebench.analysis.within_run import VALUES_MIN
 from servebench.contracts.estimate import Interval
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
-from servebench.load.plan.slices import Rotation
 from servebench.util.arrays import Floats
 
 P99_REQUESTS_MIN = 368
@@ -146,7 +145,7 @@ class Side:
 
     `earlier` are other starts of its set-up, by metric: they say by how much starts differ; `in_turns` does it for differences of
     starts that took turns with those of the other side. `start_seconds` is how long one start was measured. `name` is its label,
-    `run_id` identifies it. `rotation`: which levels each start has; None: all.
+    `run_id` identifies it.
     """
 
     name: str
@@ -155,7 +154,6 @@ class Side:
     earlier: Mapping[str, Starts] = field(default_factory=dict)
     in_turns: Mapping[str, Sequence[Starts]] = field(default_factory=dict)
     start_seconds: float | None = None
-    rotation: Rotation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
