@@ -53,7 +53,8 @@ def test_added_starts_that_cost_little_have_some_of_the_levels_in_turn(run_main,
         "launch.slowdown=1,1.05",
     )
     study = ("load.concurrency=[1,2,4,8]", "study.until=decided", "study.margin=3%")
-    run_main(*PAIR[:1], *engines, *PAIR[2:], *STUDY, *study, code=0)
+    done = run_main(*PAIR[:1], *engines, *PAIR[2:], *STUDY, *study, code=0)
+    assert "further starts have 2 of the 4 levels each, in turn" in done.stderr
     for name in ("00_llamacpp_unique", "01_llamacpp_unique"):
         run = points(tmp_path / "outputs/s" / name)
         users = [sorted(own["concurrency"]) for _, own in run.groupby("repeat")]

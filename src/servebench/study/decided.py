@@ -23,7 +23,7 @@ from servebench.contracts.turns import Turn, closing_turn
 from servebench.load.plan.levels import plan_levels, repeats_of
 from servebench.load.plan.slices import Rotation
 from servebench.report.wording.budget import starts_text
-from servebench.report.wording.decisions import foreseen_line, round_line
+from servebench.report.wording.decisions import foreseen_line, rotation_line, round_line
 from servebench.run.prior import has_unmeasured, levels_given_up, without_void
 from servebench.run.session import RunTask
 from servebench.run.turns import OnEnd, Runs, turn_label
@@ -128,6 +128,8 @@ class UntilDecided(Runs):
                 # further attempts replace points that are void
                 if not turns or (attempt and not self._replaces(turns)):
                     break
+                if start == 1 and not attempt:
+                    self._say_rotation()
                 measured = True
                 yield turns
             if not self.open:
@@ -210,6 +212,11 @@ class UntilDecided(Runs):
             others = [one for one, group in groups.items() if group == groups.get(name) and stored.get(one)]
             found[name] = rotation_of([stored[one] for one in others], task.job.settings.load)
         return found
+
+    def _say_rotation(self) -> None:
+        fewer = {(one.each, len(one.levels)) for one in self._rotations.values() if one and one.each < len(one.levels)}
+        for found in sorted(fewer):
+            self._events(Said(rotation_line(*found)))
 
     def _begun(self, start: int) -> bool:
         """Whether a part of a start is measured, as of a study that was killed meanwhile."""

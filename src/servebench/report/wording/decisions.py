@@ -35,6 +35,11 @@ def _more(starts: int) -> str:
     return f"{starts} more start{'s' * (starts > 1)} of each"
 
 
+def rotation_line(each: int, levels: int) -> str:
+    """Return which levels the starts after the first have."""
+    return f"further starts have {each} of the {levels} levels each, in turn: a start takes less time than they do, and says more"
+
+
 def foreseen_line(limit: float, needed: int | None, known: int, each_s: float | None, budget_s: float) -> str:
     """Return what a gate will take: `needed` starts of each, by `known` earlier ones; one of each took `each_s` seconds."""
     what = f"gate: a limit of {100 * limit:g}%"
