@@ -280,6 +280,9 @@ def in_slices(start_s, level_s, added=(), users=(1, 2, 4, 8), group="g"):
         (in_slices(7, 13, users=(1, 4)), {"concurrency": (1, 4)}, 2),
         (in_slices(7, 13), {"while_growing": True}, None),
         (in_slices(7, 13, group=None), {}, None),
+        # another program disturbed a level, which was measured without slices
+        ([*in_slices(7, 13, group=None)[:1], *in_slices(7, 13)[1:]], {}, 2),
+        ([*in_slices(7, 13, group=None)[:3], *in_slices(7, 13)[3:]], {}, None),
         ([], {}, None),
     ],
 )

@@ -239,13 +239,13 @@ class UntilDecided(Runs):
 
 def rotation_of(runs: Sequence[Sequence[PointRow]], load: LoadSettings) -> Rotation | None:
     """Return which levels each start of runs that take turns has, by their points: as many as the second one had, where there is
-    a third, else by what the first one took; None where that was not measured in slices."""
+    a third, else by what the first one took; None where less than half of that was measured in slices."""
     starts = grouped((row for own in runs for row in own), lambda row: row.repeat // load.repeats)
     levels, first = [Level(one) for one in load.concurrency or ()], starts.get(0, [])
     windows = [(row.level, *row.window_ns) for row in first if row.window_ns is not None]
     begins_s = [begins for own in runs for begins, _ in engine_lives(own)[:1]]
-    sliced = windows and all(row.slice_group for row in first if row.window_ns is not None)
-    if load.while_growing or not sliced or len(runs) < 2 or len(begins_s) < len(runs):
+    in_slices = sum(bool(row.slice_group) for row in first)
+    if load.while_growing or not windows or 2 * in_slices < len(first) or len(runs) < 2 or len(begins_s) < len(runs):
         return None
     if len(starts) > 2:
         return Rotation(tuple(sorted(levels)), len({row.level for row in starts.get(1, first)}))
