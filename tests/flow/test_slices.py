@@ -63,6 +63,8 @@ def test_added_starts_that_cost_little_have_some_of_the_levels_in_turn(run_main,
         assert set(run["slices"]) == {1}
     (found,) = json.loads(run_main("compare", "s", "--json").stdout)["comparisons"]
     assert found["first"]["result"] == "slower"
+    shown = " ".join(run_main("compare", "s").stdout.split())
+    assert f"from {len(users)} starts of each, slice by slice, for all looks together (a level has" in shown
 
 
 def test_what_slices_would_make_too_long_is_measured_in_ordinary_points(run_main, tmp_path):

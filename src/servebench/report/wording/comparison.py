@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from servebench.analysis.disturbance import Taker
@@ -15,6 +16,7 @@ from servebench.analysis.verdict.model import DIFFERENT, FAILED, Comparison, Com
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP, Method, MethodKind, Reason, ReasonKind
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent, percent_interval
+from servebench.util.groups import grouped
 
 HEADINGS = ("load", "metric", "baseline", "candidate", "change [95%]", "verdict")
 ONE_START_NOTE = "With one start each, the intervals allow for what two starts of one engine usually differ by."
@@ -163,7 +165,8 @@ def method_text(method: Method) -> str:
 
 def starts_note(comparison: Comparison) -> str | None:
     """Return what the intervals rest on; None where nothing is compared."""
-    methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method is not None))
+    known = [row.method for row in shown_rows(comparison) if row.method is not None]
+    methods = grouped(dict.fromkeys(known), lambda one: replace(one, starts=(0, 0))).values()
     once = any(row.has(ReasonKind.ONE_START) for row in comparison.rows)
     open_loop = any(row.level.open_loop and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows)
     if not methods:
@@ -172,7 +175,13 @@ def starts_note(comparison: Comparison) -> str | None:
     if once:
         return " ".join([ONE_START_NOTE, *late])
     several = [OF_ONE_ROW] if any(row.may_be_chance for row in comparison.rows) else []
-    return " ".join([f"Change with its 95% interval: {'; '.join(map(method_text, methods))}.", *several, *late])
+    return " ".join([f"Change with its 95% interval: {'; '.join(map(_methods_text, methods))}.", *several, *late])
+
+
+def _methods_text(methods: Sequence[Method]) -> str:
+    """What intervals rest on that differ in their numbers of starts only."""
+    least, most = min(min(one.starts) for one in methods), max(methods, key=lambda one: one.starts)
+    return method_text(most) + (f" (a level has {least} or more)" if least < min(most.starts) else "")
 
 
 def description_of(row: ComparisonRow) -> str:
