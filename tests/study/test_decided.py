@@ -273,6 +273,10 @@ def in_slices(start_s, level_s, added=(), users=(1, 2, 4, 8), group="g"):
         # as it was planned, whatever the rule says now
         (in_slices(7, 13, [(1, 2, 4, 8), (1, 2, 4, 8)]), {}, 4),
         (in_slices(60, 13, [(1, 4), (2,)]), {}, 2),
+        # a level that was given up
+        (in_slices(60, 13, [(4,), (2, 8)]), {}, 2),
+        # windows of a clock that stood still
+        (in_slices(7, 0), {}, None),
         # it was killed within the second start
         (in_slices(7, 13, [(1,)]), {}, 2),
         # a level that failed in the first start

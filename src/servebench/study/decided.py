@@ -209,8 +209,8 @@ class UntilDecided(Runs):
         groups = {name: one.group for name, one in self._places.items()}
         found = {}
         for name, task in self.open.items():
-            others = [one for one, group in groups.items() if group == groups.get(name) and stored.get(one)]
-            found[name] = rotation_of([stored[one] for one in others], task.job.settings.load)
+            together = [one for one, group in groups.items() if group == groups.get(name) and stored.get(one)]
+            found[name] = rotation_of([stored[one] for one in together], task.job.settings.load)
         return found
 
     def _say_rotation(self) -> None:
@@ -238,8 +238,8 @@ class UntilDecided(Runs):
 
 
 def rotation_of(runs: Sequence[Sequence[PointRow]], load: LoadSettings) -> Rotation | None:
-    """Return which levels each start of runs that take turns has, by their points: as many as the second one had, where there is
-    a third, else by what the first one took; None where less than half of that was measured in slices."""
+    """Return which levels each start of runs that take turns has, by their points: as many as those after the first have, where
+    there are several, else by what the first one took; None where less than half of that was measured in slices."""
     starts = grouped((row for own in runs for row in own), lambda row: row.repeat // load.repeats)
     levels, first = [Level(one) for one in load.concurrency or ()], starts.get(0, [])
     windows = [(row.level, *row.window_ns) for row in first if row.window_ns is not None]
@@ -248,13 +248,13 @@ def rotation_of(runs: Sequence[Sequence[PointRow]], load: LoadSettings) -> Rotat
     if load.while_growing or not windows or 2 * in_slices < len(first) or len(runs) < 2 or len(begins_s) < len(runs):
         return None
     if len(starts) > 2:
-        return Rotation(tuple(sorted(levels)), len({row.level for row in starts.get(1, first)}))
+        return Rotation(tuple(sorted(levels)), max(len({row.level for row in own}) for at, own in starts.items() if at))
     began_s = min(begins for _, begins, _ in windows) / NS_PER_S
     ends_s = {
         level: max(ends for _, _, ends in own) / NS_PER_S for level, own in grouped(windows, lambda one: one[0]).items()
     }
     level_s = float(np.median(np.diff(sorted([began_s, *ends_s.values()]))))
-    return Rotation.of(levels, began_s - min(begins_s), level_s)
+    return Rotation.of(levels, began_s - min(begins_s), level_s) if level_s > 0 else None
 
 
 def open_again(

@@ -224,16 +224,19 @@ def _pair_of(a: Side, b: Side, margin: float) -> OpenPair:
 def open_pair(
     rows: Sequence[ComparisonRow], sides: tuple[Side, Side], margin: float, voids: Mapping[Level, Reason] | None = None
 ) -> OpenPair:
-    """Return a pair of runs of which nothing is decided. It has the starts before the first one that lacks a level."""
+    """Return a pair of runs of which nothing is decided, with the starts that are whole."""
     voids = voids or {}
     measured: dict[Level, set[int]] = {}
     for row in rows:
         if row.starts is not None:
             measured.setdefault(row.level, set()).update(row.starts.measured)
-    of_kind = {kind: {level for level, one in voids.items() if one.kind is kind} for kind in ReasonKind}
-    kept = {level: own for level, own in measured.items() if level not in of_kind[ReasonKind.VOID_FOR_GOOD]} or measured
+    to_replace, for_good = (
+        {level for level, one in voids.items() if one.kind is kind}
+        for kind in (ReasonKind.VOID_TO_REPLACE, ReasonKind.VOID_FOR_GOOD)
+    )
+    kept = {level: own for level, own in measured.items() if level not in for_good} or measured
     # a void point is measured again on another start, and later ones count after that
-    before = [1 + max(measured.get(level, ()), default=-1) for level in of_kind[ReasonKind.VOID_TO_REPLACE]]
+    before = [1 + max(measured.get(level, ()), default=-1) for level in to_replace]
     known = [row.judged(OPEN if row.more_starts_help else NOT_COMPARED) for row in rows]
     left_out = {row.level for row in rows} - kept.keys()
     starts = min([_whole_starts(kept, left_out), *before])
@@ -241,12 +244,12 @@ def open_pair(
 
 
 def _whole_starts(measured: Mapping[Level, set[int]], left_out: Collection[Level]) -> int:
-    """How many starts, from the first on, have all levels that they are to have: the first all, the others as many as the one of
-    them that has most. Levels that are `left_out` count as if each start had them."""
+    """How many starts there are up to the last one that has all its levels: the first all, the others as many as the one of them
+    that has most. What an earlier one lacks is not measured any more. Levels that are `left_out` are in each start."""
     starts = 1 + max((one for own in measured.values() for one in own), default=-1)
     counts = [len({level for level, own in measured.items() if start in own} | {*left_out}) for start in range(starts)]
     enough = [len(measured.keys() | {*left_out}), *[max(counts[1:], default=0)] * starts]
-    return next((start for start in range(starts) if counts[start] < enough[start]), starts)
+    return max((start + 1 for start in range(starts) if counts[start] >= enough[start]), default=0)
 
 
 def _asked(pair: OpenPair, look: Look | None) -> AskedPair:

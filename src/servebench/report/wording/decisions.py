@@ -37,7 +37,7 @@ def _more(starts: int) -> str:
 
 def rotation_line(each: int, levels: int) -> str:
     """Return which levels the starts after the first have."""
-    return f"further starts have {each} of the {levels} levels each, in turn: a start takes less time than they do, and says more"
+    return f"further starts have {each} of the {levels} levels each, in turn: more starts tell more than more levels of each"
 
 
 def foreseen_line(limit: float, needed: int | None, known: int, each_s: float | None, budget_s: float) -> str:
