@@ -66,7 +66,7 @@ def main(*, engines: tuple[str, ...], neighbours: tuple[str, ...], rounds: int, 
     listed = studies(engines, neighbours, plan, settings=_settings(settings), change=_settings(change))
     until_s = monotonic() + 60 * minutes
     for study in listed:
-        if not study.finished and (monotonic() >= until_s or not measure(study, until_s)):
+        if not study.finished and (monotonic() >= until_s or not measure(study, lambda: monotonic() >= until_s)):
             click.echo("not all is measured: the same command goes on", err=True)
             break
     parts = [part for study in listed if (part := judge(study)) is not None]

@@ -11,11 +11,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import monotonic
+from time import sleep
 from typing import TYPE_CHECKING, Literal
 
 from servebench.store.layout import StudyFolder
@@ -34,6 +34,7 @@ Kind = Literal["rounds", "long", "learn", "long_learned"]
 NO_SETTINGS: Settings = {}
 STOP_S = 120
 """How long an interrupted study may take to stop its engines."""
+LOOK_EACH_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,8 @@ def studies(
     return found
 
 
-def measure(study: ProofStudy, until_s: float) -> bool:
-    """Measure a study, or continue it; return False when `until_s` (of the monotonic clock) interrupted it.
+def measure(study: ProofStudy, enough: Callable[[], bool] = lambda: False) -> bool:
+    """Measure a study, or continue it; return False if it was interrupted because there was `enough`.
 
     Raises ConfigError if the command fails.
     """
@@ -197,8 +198,11 @@ def measure(study: ProofStudy, until_s: float) -> bool:
         words = ["resume", str(study.path), "--failed", "--outputs", str(study.plan.outputs)]
     with neighbour(study.neighbour), subprocess.Popen([sys.executable, "-m", "servebench", *words]) as command:
         try:
-            code = command.wait(max(0.0, until_s - monotonic()))
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            while (code := command.poll()) is None and not enough():
+                sleep(LOOK_EACH_S)
+        except KeyboardInterrupt:
+            code = None
+        if code is None:
             command.send_signal(signal.SIGINT)
             command.wait(STOP_S)
             return False
