@@ -77,6 +77,14 @@ def test_one_start_suffices_where_many_earlier_ones_show_the_spread():
     assert decided(rows).starts_looked > 1
 
 
+def test_a_start_that_a_kill_divided_over_two_lives_of_the_engine_is_one():
+    names = [tuple((f"{side}{life}",) for side in ("base", "other")) for life in (1, 2)]
+    rows = [row(THROUGHPUT, [0.0], [-0.2], level, error=0.001) for level in (1, 2)]
+    divided = [replace(one, starts=replace(one.starts, names=own)) for one, own in zip(rows, names, strict=True)]
+    found = decided(divided)
+    assert (found.first.result, found.first.p, found.answered, found.starts_needed) == (OPEN, None, False, 2)
+
+
 def test_few_starts_say_nothing_about_ttft():
     """Streams may be in step for all of a start: the TTFT then has one of two values."""
     wide = [0.0, 0.05, -0.05, 0.02, 0.04, -0.06]

@@ -1,5 +1,6 @@
 """Evidence over starts of the engine: the start is the unit, because requests of one start share its speed."""
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -174,7 +175,8 @@ class StartComparison:
     def given(self, row: ComparisonRow, evidence: OverStarts, confidence: float = CONFIDENCE) -> ComparisonRow:
         """Return a row with the difference that evidence gives, wider by what warnings of a known size may account for."""
         found = evidence.difference(confidence).widened(self._widened(row))
-        fewest, p = min(found.method.starts), found.p
+        # a start that was killed goes on in another life of the engine, which shows no more than the start would have
+        fewest, p = min(*found.method.starts, self.count or sys.maxsize), found.p
         if p is not None and found.method.earlier >= EARLIER_MIN:
             p = min(1.0, p * (SINGLE if fewest < STARTS_MIN else 1.0))
         elif p is not None:
