@@ -12,18 +12,18 @@ import numpy as np
 
 from calibration.cells import CalibrationCell, Outcome, Promise
 from calibration.comparisons import FOUND, VERDICTS
-from calibration.decisions import STARTS_MOST
 from calibration.simulate import Plant, SimulatedRun, run_data, simulate_in_turns
 from servebench.analysis.pairing import compare_speed
 from servebench.analysis.verdict.gate import GATED
-from servebench.analysis.verdict.looks import decide_pairs, looks_until, open_pair
+from servebench.analysis.verdict.looks import decide_pairs, open_pair
 from servebench.analysis.verdict.model import EQUAL, FASTER, MIXED, SLOWER, ComparisonRow, Side, StartValues
 from servebench.analysis.verdict.slices import difference_of, slice_differences, values_and_errors
 from servebench.contracts.estimate import Z_95
 from servebench.contracts.level import Level
+from servebench.contracts.precision import LOOKS
 from servebench.load.plan.slices import AddedStarts, Rotation, plan_slices
 
-MARGIN = 0.05
+MARGIN, STARTS_MOST = 0.05, LOOKS[-1]
 HOLDS = Promise(
     name="slices_coverage",
     text="the 95% interval of the ratio of two starts that take turns holds the true one",
@@ -111,7 +111,7 @@ def _decided(
     seed: int, _truth: None, *, promises: tuple[Promise, ...], levels: int, spread: float, gain: float
 ) -> Outcome:
     """Return what a study finds that adds starts, whose values are drawn, and whether it does in time."""
-    rng, most = np.random.default_rng(seed), looks_until(STARTS_MOST)
+    rng = np.random.default_rng(seed)
     plan = plan_slices(2, 20.0, ANSWER_S, "", until=True, added=AddedStarts(levels=levels, start_s=START_S))
     assert plan is not None
     (opens_s, closes_s), *others = plan.slices[0]
@@ -141,7 +141,7 @@ def _decided(
             )
             rows.append(ComparisonRow(level=level, metric=metric, baseline=1.0, candidate=1.0, starts=starts))
     side = Side(name="a", samples=())
-    (found,) = decide_pairs([open_pair(rows, (side, side), MARGIN)], most)
+    (found,) = decide_pairs([open_pair(rows, (side, side), MARGIN)])
     assert found.first is not None
     called, seconds = found.first.result, sum(starts_s[: found.starts_looked])
     answers = {

@@ -9,7 +9,7 @@ import pytest
 
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.gate import GateQuestion
-from servebench.analysis.verdict.looks import decide, decide_pairs, looks_beyond, looks_until, open_pair
+from servebench.analysis.verdict.looks import decide, decide_pairs, equal_level, looks_beyond, looks_until, open_pair
 from servebench.analysis.verdict.model import (
     EQUAL,
     METRICS,
@@ -65,6 +65,23 @@ def test_a_pair_is_decided_as_soon_as_its_starts_suffice(shift, sd, count, verdi
     assert found.answered is (verdict is not OPEN)
     assert found.starts_needed == 2 or count > 1
     assert found.open_levels == (() if found.answered else (Level(1),))
+
+
+@pytest.mark.parametrize(
+    ("starts", "sd", "in_turns", "level"),
+    [
+        (1, 0.01, False, 0.03),
+        (4, 0.01, False, 0.015),
+        (9, 0.01, False, 0.01 * 6 / 9),
+        # a margin of 5% is 5 errors, of which 3.5 have the whole level
+        (2, 0.01, True, 0.016 * 0.7**2),
+        (2, 0.05 / 3.5, True, 0.016),
+        (2, 0.05, True, 0.016),
+        (12, 0.05, True, 0.008),
+    ],
+)
+def test_less_is_risked_for_equal_where_it_would_buy_little(starts, sd, in_turns, level):
+    assert equal_level(starts, sd, margin=0.05, in_turns=in_turns) == pytest.approx(level)
 
 
 def test_one_start_suffices_where_many_earlier_ones_show_the_spread():

@@ -6,12 +6,11 @@ is said of its levels and other metrics is what that look shows. All looks are m
 was killed decides as if it had not been.
 
 *Several looks.* A look at n starts calls a difference what has p < SPENT / n after the correction for the number of questions
-(`families`), and equal what is within the margin at both ends of an interval of level EQUAL_SPENT / sqrt(n), or, where starts
-took turns, of PAIRS_EQUAL_SPENT / n, at least PAIRS_EQUAL_LEAST (two one-sided tests: Schuirmann 1987, J. Pharmacokinet.
-Biopharm. 15). All were chosen by simulation, so that over all looks together two equal engines are called different in at most
-5% of studies if their starts differ by 0.5 to 5%, and engines that differ by the margin are called equal in about 5%
-(docs/precision.md). The level of a look depends on nothing but its starts, so a study that ended by its budget may go on
-(`servebench resume --budget`) without a correction.
+(`families`), and equal what is within the margin at both ends of an interval (two one-sided tests: Schuirmann 1987, J.
+Pharmacokinet. Biopharm. 15) whose level is less where it would buy little (`equal_level`). All were chosen by simulation, so
+that over all looks together two equal engines are called different in at most 5% of studies if their starts differ by 0.5 to
+5%, and engines that differ by the margin are called equal in about 5% (docs/precision.md). The level of a look depends on
+nothing but its starts, so a study that ended by its budget may go on (`servebench resume --budget`) without a correction.
 
 *Few starts.* How much starts differ is learned from all starts at once (`analysis/start_model.py`); a look at one start of each
 takes earlier starts of the set-ups.
@@ -26,9 +25,9 @@ that is faster is known to pass as soon as it is not slower.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import NormalDist, fmean
 
 import numpy as np
@@ -55,28 +54,31 @@ from servebench.analysis.verdict.model import (
 )
 from servebench.analysis.verdict.questions import between, missing_row, points_at, questions, void_reason
 from servebench.analysis.verdict.reasons import Method, MethodKind, Reason, ReasonKind
-from servebench.analysis.verdict.starts import STARTS_MIN, OverStarts, StartComparison, group_by_start
+from servebench.analysis.verdict.starts import ONE_SD, STARTS_MIN, OverStarts, StartComparison, group_by_start
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
 
-SPENT, EQUAL_SPENT = 0.025, 0.03
-"""The level of a look for a difference, times its starts; for *equal*, times their square root."""
+SPENT = 0.025
+"""The level of a look for a difference, times its starts."""
+EQUAL_SPENT, EQUAL_STARTS = 0.03, 6
+"""The level for *equal*, times the square root of the starts; from EQUAL_STARTS on times these over the starts, too. Without that
+engines that differ by 3% were called so in up to 8.4% of 500 drawn studies (starts differ by 2%), with it in up to 7.0%."""
+PAIRS_EQUAL_LEVEL, PAIRS_EQUAL_ERRORS = 0.016, 3.5
+"""The level for *equal* where starts took turns: the first, times the square of PAIRS_EQUAL_ERRORS over the margin in errors of
+the difference, where that is more. By then equal engines are known to be equal, and each look is one more chance for those that
+differ by the margin. With 0.038 / n, at least 0.008, two equal engines (four levels, slices that scatter by 3, 4 and 6%) were
+called equal within four minutes in 88, 60 and 10% of drawn studies, with these in 94, 78 and 27%; engines that differ by the
+margin in up to 4.9 and 5.0%."""
 WITHIN_SPENT = 0.02
-"""The same for *not worse* of a gate, whose looks are many where starts differ much: with 0.03 a build that is worse by the limit
-passed in 6.1% of 294 studies whose starts differ by 3%."""
-PAIRS_EQUAL_SPENT, PAIRS_EQUAL_LEAST = 0.038, 0.008
-"""The level for *equal*, times the starts, where these took turns, and its least: they have a verdict after few looks, and with
-EQUAL_SPENT at all of them engines that differ by the margin were called equal in 8.5% of 400 studies whose starts differ by
-3%. What is not equal by the fourth start is mostly noise: without the least level two equal engines on a noisy machine (slices
-scatter by 7%) were called equal within eight starts in 20% of 1,500 studies, with it in 34%."""
+"""The level of a look for *not worse* of a gate, whose looks are many where starts differ much, times the square root of its
+starts: with 0.03 a build that is worse by the limit passed in 6.1% of 294 studies whose starts differ by 3%."""
 TTFT = tuple(one for one in METRICS if one.source == "ttft_ms")
 TTFT_STARTS_MIN = 6
 """A few streams may send in step for the whole of one start and not of another, so that their TTFT has one of two values: a
 few starts of each engine that happen to agree would look like two engines (one case in 128 with four, in 2,048 with six)."""
 FORECAST_MAX = 200
 """Starts beyond which it is not said how many would decide."""
-NORMAL, ONE_SD = NormalDist(), 0.8413
-"""The share of a normal distribution below one standard deviation."""
+NORMAL = NormalDist()
 PASSED = 0.95
 """How often equal engines are to pass."""
 ROOM = 0.85
@@ -120,21 +122,19 @@ class Look:
         """The level of a difference."""
         return SPENT / self.count
 
-    @property
-    def equal_confidence(self) -> float:
-        """The confidence of the interval that has to lie within the margin."""
-        if self.gate is not None:
-            return 1 - 2 * WITHIN_SPENT / math.sqrt(self.count)
-        in_turns = self.first is not None and self.first[1].method.slice_by_slice
-        return 1 - 2 * _equal_level(self.count, in_turns=in_turns)
-
     def judged(self, found: Comparison, p_first: float | None, p_rows: Sequence[float | None]) -> Comparison:
         """Return what is found, with the verdicts of this look by the corrected p-values."""
         assert self.first is not None
         row, evidence = self.first
-        wide, narrow = (self.asked.given(row, evidence, one) for one in (1 - self.error, self.equal_confidence))
+        if self.gate is None:
+            in_turns = evidence.method.slice_by_slice
+            level = equal_level(self.count, evidence.sd, margin=math.log1p(found.margin), in_turns=in_turns)
+        else:
+            level = _within_level(self.count)
+        equal = 1 - 2 * level
+        wide, narrow = (self.asked.given(row, evidence, one) for one in (1 - self.error, equal))
         first = self._judge(replace(wide, looked=self.count), narrow, p_first, found.margin)
-        narrows = self.asked.with_differences(self.equal_confidence)
+        narrows = self.asked.with_differences(equal)
         rows = [self._judge(*three, found.margin) for three in zip(self.rows, narrows, p_rows, strict=True)]
         found = replace(found, first=first, rows=tuple(rows))
         return found if self.gate is None else replace(found, gate=judge_pair(found, self.gate).verdict)
@@ -275,11 +275,10 @@ def _forecast(pair: OpenPair, looks: Sequence[int], gate: GateQuestion | None) -
         # one start each gives no verdict, and the next one is the least that may
         return replace(found, first=replace(alone[0], looked=1), starts_needed=STARTS_MIN) if alone else found
     if gate is None:
-        known = look.first[1].mixture
-        sd = (known.quantile(ONE_SD) - known.quantile(1 - ONE_SD)) / 2
-        difference = _shrunken(known.quantile(0.5), sd)
-        room, in_turns = math.log1p(found.margin) - abs(difference), look.first[1].method.slice_by_slice
-        needed = [_needed(pair.starts, sd, abs(difference), room, in_turns=in_turns)]
+        evidence, margin = look.first[1], math.log1p(found.margin)
+        difference = abs(_shrunken(evidence.mixture.quantile(0.5), evidence.sd))
+        level = partial(equal_level, margin=margin, in_turns=evidence.method.slice_by_slice)
+        needed = [_needed(pair.starts, evidence.sd, difference, margin - difference, level)]
     else:
         asked = {(row.level, row.metric) for row in judge_pair(found, gate).undecided if row is not None}
         shown = look.asked.with_differences(2 * ONE_SD - 1)
@@ -301,7 +300,7 @@ def _needed_by_gate(row: ComparisonRow, starts: int, gate: GateQuestion) -> int 
     sd = (high - low) / 2
     loss = _shrunken((low + high) / 2, sd) * (-1 if falls else 1)
     most = abs(math.log1p(-gate.limit if falls else gate.limit))
-    found = _needed(starts, sd, loss if loss > most else 0.0, most - loss)
+    found = _needed(starts, sd, loss if loss > most else 0.0, most - loss, lambda count, _: _within_level(count))
     return None if found is None else max(found, TTFT_STARTS_MIN if row.metric in TTFT else 0)
 
 
@@ -311,21 +310,26 @@ def _shrunken(difference: float, sd: float) -> float:
     return difference * max(0.0, 1 - (sd / difference) ** 2) if difference else 0.0
 
 
-def _equal_level(starts: int, *, in_turns: bool) -> float:
-    """The level of *equal* at a look, at each end."""
+def equal_level(starts: int, sd: float, *, margin: float, in_turns: bool) -> float:
+    """Return the level of *equal* at a look, at each end; `sd` is the error of the difference, as `margin` a logarithm."""
     spent = EQUAL_SPENT / math.sqrt(starts)
-    return min(spent, max(PAIRS_EQUAL_SPENT / starts, PAIRS_EQUAL_LEAST)) if in_turns else spent
+    if in_turns:
+        spent = PAIRS_EQUAL_LEVEL * min(1.0, (PAIRS_EQUAL_ERRORS * sd / margin) ** 2)
+    return spent * min(1.0, EQUAL_STARTS / starts)
 
 
-def _needed(starts: int, sd: float, size: float, room: float, *, in_turns: bool = False) -> int | None:
+def _within_level(starts: int) -> float:
+    """The level of *not worse* at a look of a gate."""
+    return WITHIN_SPENT / math.sqrt(starts)
+
+
+def _needed(starts: int, sd: float, size: float, room: float, level: Callable[[int, float], float]) -> int | None:
     """With how many starts a difference of this size is clear of 0, or one half of its interval within the room; `sd` is its
-    error after `starts`."""
-    error = sd * starts**0.5
+    error after `starts`, `level` that of a look by its starts and error."""
     for count in range(starts + 1, FORECAST_MAX + 1):
-        differs, equal = (
-            NORMAL.inv_cdf(1 - one) * error / count**0.5
-            for one in (SPENT * FIRST_SHARE / count / 2, _equal_level(count, in_turns=in_turns))
-        )
+        error = sd * (starts / count) ** 0.5
+        levels = SPENT * FIRST_SHARE / count / 2, level(count, error)
+        differs, equal = (-NORMAL.inv_cdf(one) * error for one in levels)
         if size > differs or equal < room:
             return count
     return None
@@ -421,6 +425,6 @@ def _passes(metric: Metric, groups: Sequence[Starts], level: Level, count: int, 
     errors = np.array([error / len(sides) ** 0.5])
     model = StartModel([Starts((level,), one, errors, in_turns) for one in sides], earlier, slow_side)
     known = OverStarts(model, np.ones(1), Method(MethodKind.LOOKS), paired=in_turns).mixture
-    half = known.quantile(1 - WITHIN_SPENT / count**0.5)
+    half = known.quantile(1 - _within_level(count))
     room = ROOM * abs(math.log1p(-limit if metric.higher_is_better else limit))
     return bool(half + NORMAL.inv_cdf(PASSED) * sd / count**0.5 <= room)

@@ -49,6 +49,8 @@ PAIRS_MIN = 4
 PAIRED_ERROR = 0.125
 """About what is left of the errors of points in the difference of a pair: most of them is due to which requests were sent."""
 HIGH = 0.9
+ONE_SD = 0.8413
+"""The share of a normal distribution below one standard deviation."""
 
 Points = Sequence[ComparedPoint]
 
@@ -89,6 +91,12 @@ class OverStarts:
     def mixture(self) -> Mixture:
         """What is known of the difference of the logarithms."""
         return self.model.value(self.weights) if self.paired else self.model.value(-self.weights, self.weights)
+
+    @property
+    def sd(self) -> float:
+        """The error of the difference of the logarithms: half of the interval that one standard deviation each way holds."""
+        known = self.mixture
+        return (known.quantile(ONE_SD) - known.quantile(1 - ONE_SD)) / 2
 
     @property
     def in_pairs(self) -> "OverStarts":
