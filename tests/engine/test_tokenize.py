@@ -59,6 +59,14 @@ def test_the_engine_counts_if_it_can(running, fake):
     check_truncation(tokenizer)
 
 
+@pytest.mark.slow
+def test_words_that_an_earlier_start_has_counted_are_not_asked_for_again(running, fake):
+    counts = {"known": 7}
+    tokenizer = engine_tokenizer(fake(), running(), model(), counts)
+    assert tokenizer.count(["known", "new", "known", "w " * 30]) == [7, 1, 7, 30]
+    assert counts == {"known": 7, "one two": 2, "new": 1}
+
+
 def test_an_engine_that_stops_counting_is_an_error(running, fake):
     """There is no fallback to an approximation in the middle of a workload."""
     engine = running()

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from support.commands import EMULATED, servebench_started
-from support.results import points, status
+from support.results import points, requests, status
 from support.waiting import wait_ended, wait_until
 
 PAIR = ("-m", "engine=vllm", "workload=unique", "workload.output_tokens=16", "quality=none", "tracking=none")
@@ -61,6 +61,10 @@ def test_added_starts_that_cost_little_have_some_of_the_levels_in_turn(run_main,
         assert len(users) >= 3
         assert users == [[1, 2, 4, 8], *[[1, 4], [2, 8]] * len(users)][: len(users)]
         assert set(run["slices"]) == {1}
+        # the first start tells how long answers take; later engines are warm after one level, and each slice has its lead-in
+        first = [f"c{1 if start % 2 else 2}-r{start}" for start in range(1, len(users))]
+        warmed = requests(tmp_path / "outputs/s" / name, warmup=True)
+        assert set(warmed["point"]) == {"c1-r0", "c2-r0", "c4-r0", "c8-r0", *first}
     (found,) = json.loads(run_main("compare", "s", "--json").stdout)["comparisons"]
     assert found["first"]["result"] == "slower"
     shown = " ".join(run_main("compare", "s").stdout.split())

@@ -39,7 +39,7 @@ def points(run: Path) -> pd.DataFrame:
     return pd.read_parquet(io.BytesIO((run / "points.parquet").read_bytes())).sort_values(["repeat", "concurrency"])
 
 
-def requests(run: Path) -> pd.DataFrame:
-    """Return the requests of a run without its warm-up."""
+def requests(run: Path, *, warmup: bool = False) -> pd.DataFrame:
+    """Return the requests of a run without its warm-up, or those of that."""
     found = pd.read_parquet(run / "requests.parquet")
-    return found[~found.warmup]
+    return found[found.warmup == warmup]

@@ -76,10 +76,13 @@ def _cached_file(model: ModelSettings) -> Path | None:
     return Path(found) if isinstance(found, str) else None
 
 
-def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSettings) -> Tokenizer:
+def engine_tokenizer(
+    engine: Engine, running: RunningEngine, model: ModelSettings, counts: dict[str, int] | None = None
+) -> Tokenizer:
     """Return the first tokenizer that is available: the model's file, the engine's endpoint, or an approximation.
 
-    The file is first because it is the same for all engines of a study. Raises ConfigError if `model.tokenizer` does not exist,
+    The file is first because it is the same for all engines of a study. `counts` are what earlier starts of the engine have
+    counted, and take what this one counts. Raises ConfigError if `model.tokenizer` does not exist,
     EngineError if the file cannot be read.
     """
     known: Tokenizer | None = getattr(running, "tokenizer", None)
@@ -91,7 +94,7 @@ def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSetting
     if engine.tokenize_path is not None:
         from servebench.engine.supervisor.endpoint import EngineTokenizer
 
-        tokenizer = EngineTokenizer(engine, running)
+        tokenizer = EngineTokenizer(engine, running, counts)
         # an older version of the engine, or a proxy in front of it, may not have the path
         with suppress(EngineError):
             tokenizer.count(["one two"])

@@ -5,7 +5,7 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from servebench.config import Job
 from servebench.contracts.events import Doing, Events
@@ -55,14 +55,24 @@ class SelectedScorers:
     left_out: tuple[str, ...] = ()
 
 
+class Warmed(NamedTuple):
+    """What a warm-up says: its rate, and how long an answer takes; None where it does not."""
+
+    rate_req_s: float | None = None
+    answer_s: float | None = None
+
+
 @dataclass
 class Seen:
     """What the starts in one process have shown, for those after them: how long each has waited for a quiet machine, when it was
-    found to be quiet (by the monotonic clock), and how long the engine of each run goes on to use the CPU after its load."""
+    found to be quiet (by the monotonic clock), how long the engine of each run goes on to use the CPU after its load, what its
+    warm-up at each level said, and how many tokens words have."""
 
     waited_s: dict[Hashable, float] = field(default_factory=dict)
     quiet_s: dict[Hashable, float] = field(default_factory=dict)
     settle_s: dict[str, float] = field(default_factory=dict)
+    warmed: dict[tuple[str, str], Warmed] = field(default_factory=dict)
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -240,7 +250,8 @@ def open_session(
     settings = request.settings
     request.events(Doing("loading_prompts"))
     workload = request.registry.find("workload", settings.workload.name)(settings.workload)
-    tokenizer = engine_tokenizer(lease.engine, lease.running, settings.model)
+    counts = request.seen.counts.setdefault(request.run_id, {})
+    tokenizer = engine_tokenizer(lease.engine, lease.running, settings.model, counts)
     return RunSession(
         request=request,
         lease=lease,
