@@ -118,7 +118,13 @@ def _decided(
     count, each_s = 1 + len(others), closes_s - opens_s
     level_s, listed = LEVEL_S + count * 2 * (each_s + plan.drain_s), [Level(number + 1) for number in range(levels)]
     rotation = Rotation.of(listed, START_S + OVERHEAD_S + LEVEL_S, level_s)
-    starts_s = [START_S + OVERHEAD_S + level_s * len(rotation.of_start(start)) for start in range(STARTS_MOST)]
+    levels_of = [len(rotation.of_start(start)) for start in range(STARTS_MOST)]
+    # of later starts only the first level is warmed up
+    warmed = [1 if start else count for start, count in enumerate(levels_of)]
+    starts_s = [
+        START_S + OVERHEAD_S + LEVEL_S * warm + (level_s - LEVEL_S) * own
+        for warm, own in zip(warmed, levels_of, strict=True)
+    ]
     scatter = SLICE_SD * (4.0 / (each_s - plan.lead_s)) ** 0.5
     effects = rng.normal(0, spread, (2, STARTS_MOST))
     rows = []
