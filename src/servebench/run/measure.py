@@ -45,6 +45,9 @@ from servebench.workload.build.lengths import mean_length
 
 Stopped = tuple[PhaseReport, PhaseFacts]
 """The phase that ended the load of a level before its measurement."""
+FIRST_SLOWER = 1.5
+"""The mean answer of a warm-up, by that of its point, up to which the lead-in of a slice, an answer, takes in that the first
+answers at a level are slower. Of real llama.cpp it is 0.86 to 1.11."""
 ANSWER_READER = "servebench.measure.derive:spoken"
 """The function with which the load reads the text of an answer that the next prompt contains."""
 
@@ -66,10 +69,10 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
     rate_req_s, answer_s = warmed
     level = with_edges(level, session.settings.load, answer_s)
     slices: SliceFacts | None = yield WarmLevel(session=session, level=level, rate_req_s=rate_req_s, answer_s=answer_s)
-    if slices is not None:
-        session.request.seen.warmed[_place(session, level)] = warmed
-    elif known is not None and (stopped := (yield from _warm_up(session, level, label))[1]) is not None:
-        return _unmeasured(session, level, *stopped)
+    if slices is None and known is not None:
+        _, stopped = yield from _warm_up(session, level, label)
+        if stopped is not None:
+            return _unmeasured(session, level, *stopped)
     if slices is not None:
         seconds = sum(closes_s - opens_s for opens_s, closes_s in slices.slices)
         level = replace(level, requests=None, targets={}, duration_s=seconds)
@@ -97,6 +100,8 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
             )
         readings = [*sampler.readings(), *session.load.readings()]
         session.writer.append_telemetry(readings, run_id=session.request.run_id, point=level.point)
+    if slices is not None and says_enough(warmed, records):
+        session.request.seen.warmed[_place(session, level)] = warmed
     evidence = replace(
         _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings
     )
@@ -109,10 +114,23 @@ def _place(session: RunSession, level: PlannedPoint) -> tuple[str, str]:
 
 def _known_warm_up(session: RunSession, level: PlannedPoint) -> Warmed | None:
     """Return what the warm-up of an earlier start said, where another would tell the same: the engine has answered at another
-    level, and each slice has its lead-in. It took a tenth of the time of four levels of real llama.cpp."""
+    level, each slice has its lead-in, and the first answers at this level took no longer than others (they do where kernels are
+    compiled for each batch size). It took a tenth of the time of four levels of real llama.cpp."""
     if not session.lease.running.requests_served or session.settings.load.warmup_requests != "auto":
         return None
     return session.request.seen.warmed.get(_place(session, level))
+
+
+def says_enough(warmed: Warmed, records: Sequence[Record]) -> bool:
+    """Return whether the first answers at a level took about as long as others, so that later starts need no warm-up."""
+    usual_s = _answer_s(records)
+    return warmed.answer_s is not None and usual_s is not None and warmed.answer_s <= FIRST_SLOWER * usual_s
+
+
+def _answer_s(records: Sequence[Record]) -> float | None:
+    """Return how long an answer took, as a mean; None without any."""
+    answered_s = [(one.ended_ns - (one.sent_ns or 0)) / NS_PER_S for one in records if one.outcome == "ok"]
+    return sum(answered_s) / len(answered_s) if answered_s else None
 
 
 def _warm_up(session: RunSession, level: PlannedPoint, label: str) -> Steps[tuple[Warmed, Stopped | None]]:
@@ -127,9 +145,7 @@ def _warm_up(session: RunSession, level: PlannedPoint, label: str) -> Steps[tupl
     report, answered = yield from _run_phase(session, level, prompts.requests, facts, label=f"{label}: warm-up")
     if report.stopped:
         return Warmed(), (report, facts)
-    answered_s = [(r.ended_ns - (r.sent_ns or 0)) / NS_PER_S for r in answered if r.outcome == "ok"]
-    rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
-    return Warmed(rate_req_s, sum(answered_s) / len(answered_s) if answered_s else None), None
+    return Warmed(report.sent / report.elapsed_s if report.elapsed_s else None, _answer_s(answered)), None
 
 
 def _bring_to_age(session: RunSession, level: PlannedPoint, label: str) -> Steps[Stopped | None]:
