@@ -132,7 +132,7 @@ def _simulate(
 ) -> tuple[SimulatedRun, SimulatedEngine]:
     """Return the levels with these names, or all, measured on one start, and the engine."""
     settings = _seeded(plant, seed)
-    session, writer = _session(settings, plant, f"{key}/{start}", start)
+    session, writer = open_simulated(settings, plant, f"{key}/{start}", start)
     points: list[Point] = []
     records: list[tuple[Record, ...]] = []
     for level in _listed(settings, start):
@@ -150,7 +150,7 @@ def simulate_in_turns(plants: Sequence[Plant], key: str, *, seed: int, starts: i
 
     def levels(number: int, start: int) -> Steps[None]:
         settings = _seeded(plants[number], seed)
-        session, writer = _session(settings, plants[number], f"{key}/{number}/{start}", start)
+        session, writer = open_simulated(settings, plants[number], f"{key}/{number}/{start}", start)
         for level in _listed(settings, start):
             point, _ = yield from measure_level(session, level)
             points[number].append(point)
@@ -186,7 +186,7 @@ def simulate_search(plant: Plant, key: str, *, seed: int = 0) -> SimulatedRun:
     """Simulate the search of a run, on one start."""
     settings = _seeded(plant, seed)
     source = level_source(settings.load, settings.slo, settings.workload.seed)
-    session, writer = _session(settings, plant, key, 0)
+    session, writer = open_simulated(settings, plant, key, 0)
     points: list[Point] = []
     while (level := source.next_level()) is not None:
         point = _measure(session, level)
@@ -236,7 +236,7 @@ def _measure(session: RunSession, level: PlannedPoint) -> Point:
     return point
 
 
-def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple[RunSession, _Collected]:
+def open_simulated(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple[RunSession, _Collected]:
     """Return a session on a fresh start of the simulated engine, and where its records go."""
     engine = _plugins().engine(settings.engine.name)
     context = launch_context(settings, NOWHERE, lambda _: 1)
