@@ -46,11 +46,20 @@ ASSUMED_WITHIN = 2.5
 logarithm): on quiet machines it is a tenth."""
 ERROR_LEAST = 5e-4
 """The least standard error of a point."""
-SLOW_BEFORE, USUAL_BEFORE = 0.3, 24.7
-"""What is known of slow starts before any was seen, as counts: 1 of 80 is slow (Beta distribution)."""
-SLOW_BY, SLOW_SD, SLOW_LEVEL_SD = 0.33, 0.25, 0.05
+SLOW_BEFORE = 1.0, 19.0
+"""What is known of slow and usual starts before any was seen, as counts (Beta distribution): of 112 real starts of llama.cpp and
+vLLM 6 were slow. With 1 of 80, engines of which one of twelve starts is slow were called equal in four minutes in 42% of 300
+drawn studies (four levels, in turns), with this in 46%; 10% slower ones were found within eight starts in 78%, with this in 83%
+(fresh starts that differ by 3%)."""
+SINGLE_BEFORE = 0.3, 24.7
+"""The same where an engine has a single start. Two single starts have a slow one in 10 of 100 cases: with the share above, an
+interval of 95% would be that of slow starts, whatever the usual ones do (up to 53% may be chance, with this 15%). Verdicts of
+single starts ask for more instead (`verdict/starts.py`)."""
+SLOW_BY, SLOW_SD, SLOW_LEVEL_SD = 0.4, 0.4, 0.05
 """By how much slow starts are slower, by how much they differ in that, and from level to level (logarithms): six of 82 real
-starts of llama.cpp were slow, five by 15 to 25% and one by 57%."""
+starts of llama.cpp were slow, five by 15 to 25% and one by 57%. So wide because a start like the last one must not look like
+another engine: with 0.33 and 0.25 equal engines of which one of twelve starts is slow, after 50 earlier starts, were called
+different in 6.0 to 7.0% of 400 drawn studies (starts differ by 1 to 5%), with these in 4.0 to 4.8%."""
 SLOW_MOST, SLOW_SHARE = 4, 0.25
 """Up to so many starts of a group may be slow, or this share of it if that is more."""
 SHARES = 24
@@ -105,9 +114,9 @@ class _Fits:
     slow: NDArray[np.int64]
     starts: NDArray[np.int64]
 
-    def by_share(self, freedom: float) -> Floats:
+    def by_share(self, freedom: float, shares: Floats) -> Floats:
         """Return the logarithm of the likelihood with another axis, for the share of slow starts among all."""
-        shares, slow = _shares()[0], self.slow[:, None]
+        slow = self.slow[:, None]
         usual = np.maximum(self.starts[:, None, None] - slow, 0)
         chances = slow * np.log(shares) + usual * np.log1p(-shares)
         found: Floats = freedom * self.likelihood[..., None] + chances[:, None]
@@ -176,10 +185,15 @@ class StartModel:
     def _fits(self) -> _Fits:
         return _fit(self.engines, self.slow_side, repeats=self.repeats)
 
+    @property
+    def _shares(self) -> tuple[Floats, Floats]:
+        """The shares of slow starts that are considered, and their prior weights."""
+        return _shares(SINGLE_BEFORE if min(len(one.values) for one in self.engines) < 2 else SLOW_BEFORE)
+
     @cached_property
     def _parts(self) -> Floats:
         """The logarithm of the likelihood by engine, cell, numbers of slow starts, and share of slow starts among all."""
-        return self._fits.by_share(self.freedom)
+        return self._fits.by_share(self.freedom, self._shares[0])
 
     @cached_property
     def _whole(self) -> Floats:
@@ -190,9 +204,10 @@ class StartModel:
     def _known(self) -> Floats:
         """The logarithm of the weight by cell and share, by the prior and all starts."""
         prior = np.outer(START_PRIOR, _factor_prior(self.engines[0])).ravel()
-        found: Floats = self._whole.sum(axis=0) + np.log(np.outer(prior, _shares()[1]) + TINY)
+        found: Floats = self._whole.sum(axis=0) + np.log(np.outer(prior, self._shares[1]) + TINY)
         if self.earlier:
-            said = _summed(_fit(self.earlier, self.slow_side, repeats=self.repeats).by_share(self.freedom))
+            fits = _fit(self.earlier, self.slow_side, repeats=self.repeats)
+            said = _summed(fits.by_share(self.freedom, self._shares[0]))
             if not self.engines[0].differences:
                 found += said.sum(axis=0)
             elif self.earlier[0].differences:
@@ -251,11 +266,12 @@ def _effects_and_factor(differences: bool) -> tuple[int, Floats]:
 
 
 @cache
-def _shares() -> tuple[Floats, Floats]:
+def _shares(before: tuple[float, float]) -> tuple[Floats, Floats]:
     """Shares of slow starts and their weights: the quadrature of Gauss and Jacobi for their Beta distribution."""
     from scipy.special import roots_jacobi
 
-    nodes, weights = roots_jacobi(SHARES, USUAL_BEFORE - 1, SLOW_BEFORE - 1)
+    slow, usual = before
+    nodes, weights = roots_jacobi(SHARES, usual - 1, slow - 1)
     return (1 + nodes) / 2, weights / weights.sum()
 
 

@@ -100,6 +100,7 @@ def test_a_start_that_a_kill_divided_over_two_lives_of_the_engine_is_one():
     divided = [replace(one, starts=replace(one.starts, names=own)) for one, own in zip(rows, names, strict=True)]
     found = decided(divided)
     assert (found.first.result, found.first.p, found.answered, found.starts_needed) == (OPEN, None, False, 2)
+    assert found.first.method.starts == (1, 1)
 
 
 def test_few_starts_say_nothing_about_ttft():

@@ -184,7 +184,9 @@ class StartComparison:
         """Return a row with the difference that evidence gives, wider by what warnings of a known size may account for."""
         found = evidence.difference(confidence).widened(self._widened(row))
         # a start that was killed goes on in another life of the engine, which shows no more than the start would have
-        fewest, p = min(*found.method.starts, self.count or sys.maxsize), found.p
+        ours, theirs = (min(one, self.count or sys.maxsize) for one in found.method.starts)
+        found = replace(found, method=replace(found.method, starts=(ours, theirs)))
+        fewest, p = min(ours, theirs), found.p
         if p is not None and found.method.earlier >= EARLIER_MIN:
             p = min(1.0, p * (SINGLE if fewest < STARTS_MIN else 1.0))
         elif p is not None:
