@@ -34,10 +34,10 @@ def test_equal_builds_pass_and_a_planted_loss_fails(run_main, tmp_path):
     assert run_main("compare", "equal", *GATE, code=0).stdout.splitlines()[-2].startswith("Gate: passed")
     assert cases(tmp_path) == {"failures": 0, "errors": 0}
     slower = run_main(*STUDY, *STEADY, "launch.slowdown=1,1.15", "study.name=slower", code=0)
-    # by the pairs of the study before
+    # by the pairs of the study before: with nothing earlier two of four starts may be slow ones, so that takes a third pair
     assert "starts of each" in slower.stderr
-    assert "by 2 earlier starts here" in slower.stderr
-    assert starts_of(tmp_path, "equal") == starts_of(tmp_path, "slower") == 2
+    assert "by 3 earlier starts here" in slower.stderr
+    assert (starts_of(tmp_path, "equal"), starts_of(tmp_path, "slower")) == (3, 2)
     run_main("compare", "slower", *GATE, code=1)
     assert cases(tmp_path)["failures"] > 0
 
