@@ -58,8 +58,9 @@ single starts ask for more instead (`verdict/starts.py`)."""
 SLOW_BY, SLOW_SD, SLOW_LEVEL_SD = 0.4, 0.4, 0.05
 """By how much slow starts are slower, by how much they differ in that, and from level to level (logarithms): six of 82 real
 starts of llama.cpp were slow, five by 15 to 25% and one by 57%. So wide because a start like the last one must not look like
-another engine: with 0.33 and 0.25 equal engines of which one of twelve starts is slow, after 50 earlier starts, were called
-different in 6.0 to 7.0% of 400 drawn studies (starts differ by 1 to 5%), with these in 4.0 to 4.8%."""
+another engine: with 0.33, 0.25 and a share of 1 of 80 equal engines of which one of twelve starts is slow, after 50 earlier
+starts, were called different in 7.0, 9.0, 6.5 and 4.8% of 400 drawn studies (starts differ by 1, 2, 3 and 5%), with these in
+4.2, 6.8, 4.0 and 4.8% of the same."""
 SLOW_MOST, SLOW_SHARE = 4, 0.25
 """Up to so many starts of a group may be slow, or this share of it if that is more."""
 SHARES = 24
