@@ -34,10 +34,11 @@ def span(seconds):
     return SeriesSpan(seconds=seconds, rounds=2 * seconds)
 
 
-def counted(sd, relaxation_s, prior_of, count=150):
-    """Return the share of windows whose interval holds 1, and the mean half-width."""
+def counted(sd, relaxation_s, prior_of, count=150, before=1.0):
+    """Return the share of windows whose interval holds 1, and the mean half-width. In the long window that the prior is of the
+    wander is `before` times as large."""
     rng = np.random.default_rng(7)
-    prior = prior_of(wandering(rng, 300.0, sd, relaxation_s))
+    prior = prior_of(wandering(rng, 300.0, before * sd, relaxation_s))
     found = [mean_interval(wandering(rng, SECONDS, sd, relaxation_s), span(SECONDS), prior=prior) for _ in range(count)]
     held = np.mean([low <= 1 <= high for low, high in found])
     return held, np.mean([(high - low) / 2 for low, high in found])
@@ -53,6 +54,12 @@ def learned(series):
 def test_intervals_with_a_learned_prior_hold_the_truth(sd, relaxation_s):
     held, _ = counted(sd, relaxation_s, learned)
     assert held >= 0.92
+
+
+@pytest.mark.parametrize("relaxation_s", [4.0, 8.0])
+def test_they_hold_it_nearly_as_often_where_the_engine_wanders_more_than_in_the_long_window(relaxation_s):
+    held, _ = counted(0.03, relaxation_s, learned, 300, before=0.67)
+    assert held >= 0.9
 
 
 def test_a_long_window_narrows_those_of_a_steady_engine_and_widens_those_of_one_that_wanders_slowly():
