@@ -21,8 +21,12 @@ def point(tmp_path, study):
 @pytest.mark.slow
 def test_a_long_point_is_the_prior_of_later_points_of_this_engine(run_main, tmp_path):
     wandering = (*ENGINE, *LOAD, "launch.wander_sd=0.04", "launch.wander_s=30")
-    for name, words in (("before", SHORT), ("long", LONG), ("after", SHORT)):
-        run_main(*wandering, *words, f"study.name={name}", code=0)
+    said = {
+        name: run_main(*wandering, *words, f"study.name={name}", code=0).stderr
+        for name, words in (("before", SHORT), ("long", LONG), ("after", SHORT))
+    }
+    learned = "later closed loops of this engine here have intervals as it wandered in this point"
+    assert [learned in said[name] for name in ("before", "long", "after")] == [False, True, False]
     before, long, after = (point(tmp_path, name) for name in ("before", "long", "after"))
     assert (before.interval_prior, long.interval_prior) == ("flat", "flat")
     assert after.interval_prior == "long/00_vllm_unique/c8-r0"
@@ -60,3 +64,22 @@ def test_a_steady_engine_has_narrower_intervals_and_others_do_not_share_them(run
     path.parent.write_text("a file")
     run_main(*words["long"], "study.name=unwritable", code=0)
     assert point(tmp_path, "unwritable").verdict == "valid"
+
+
+@pytest.mark.slow
+def test_what_was_cut_off_as_a_warm_up_counts_where_the_rest_is_short(run_main, tmp_path):
+    warming = (*ENGINE, *LOAD, "launch.shift=-0.1", "launch.shift_s=60")
+    run_main(*warming, "load.warmup_requests=8", "load.duration_s=220", "study.name=long", code=0)
+    assert point(tmp_path, "long").window_s < 200
+    (noise,) = json.loads(run_main("selfcheck", "--json").stdout)["noise"]
+    assert noise["point"] == "long/00_vllm_unique/c8-r0"
+    assert noise["window_s"] > 200
+
+
+@pytest.mark.slow
+def test_a_long_point_in_doubt_says_that_it_teaches_nothing(run_main, tmp_path):
+    words = (*ENGINE, *LOAD, *LONG, "launch.drift=0.05")
+    shown = run_main(*words, "study.name=long", code=0).stderr
+    assert point(tmp_path, "long").verdict == "doubtful"
+    assert "later intervals do not rest on this long point: it is doubtful" in shown
+    assert not (tmp_path / "outputs/.noise").exists()

@@ -139,8 +139,8 @@ def wander_likelihood(values: Floats, span: SeriesSpan, most: int = LEARNING_WAV
 def learned_prior(likelihood: Sequence[Sequence[float]] | None) -> Floats:
     """Return the prior of windows after a long one with these likelihoods; FLAT without one, or one that says nothing.
 
-    How far an engine wanders varies from time to time, by HALF_SIZE and TWICE_SIZE. And a share of the prior stays FLAT: a machine
-    may be disturbed as it was not then, and a clear window says so.
+    How far an engine wanders varies with time (HALF_SIZE, TWICE_SIZE). And a share of the prior stays FLAT: a machine may be
+    disturbed as it was not then, and a clear window says so.
     """
     known = np.array(likelihood if likelihood is not None else (), dtype=np.float64)
     if known.shape != FLAT.shape or not np.isfinite(known).all() or (known < 0).any() or not known.any():

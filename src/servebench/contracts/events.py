@@ -193,11 +193,12 @@ class Said(Event):
 
 
 NoticeKind = Literal[
-    "answers_kept", "budget_spent", "candidate_proposed", "comparison_failed", "engine_reused", "engine_time", "flag_rejected",
-    "gpus_awaited", "job_ended", "job_lost", "job_running", "job_submitted", "jobs_stopping", "left_behind", "others_take_cpu",
-    "minutes_spent", "nothing_to_grade", "place_awaited", "point_again", "point_left", "point_replaced", "point_void",
-    "port_awaited", "port_taken", "quiet_awaited", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed",
-    "timings_failed", "tracking_failed", "tune_answer_failed", "tune_stopped", "tune_unfinished",
+    "answers_kept", "budget_spent", "candidate_proposed", "comparison_failed", "engine_reused", "engine_time",
+    "flag_rejected", "gpus_awaited", "job_ended", "job_lost", "job_running", "job_submitted", "jobs_stopping", "left_behind",
+    "others_take_cpu", "minutes_spent", "noise_learned", "noise_left", "nothing_to_grade", "place_awaited", "point_again",
+    "point_left", "point_replaced", "point_void", "port_awaited", "port_taken", "quiet_awaited", "scorer_left_out",
+    "secrets_left", "self_check_failed", "summary_failed", "timings_failed", "tracking_failed", "tune_answer_failed",
+    "tune_stopped", "tune_unfinished",
 ]  # fmt: skip
 """What is shown in one line and changes nothing else."""
 

@@ -3,11 +3,14 @@
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from servebench.analysis.disturbance import disturbed_spans
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.serial import FLAT, WANDER_S, WANDER_SD, learned_prior
 from servebench.analysis.statistics import point_wander
+from servebench.contracts.events import Notice
 from servebench.contracts.noise import LONG_S, LearnedNoise
 from servebench.contracts.results import Point
 from servebench.load.plan.levels import PlannedPoint
@@ -30,23 +33,36 @@ def known_noise(session: RunSession, level: PlannedPoint) -> LearnedNoise | None
 
 
 def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence: PointEvidence) -> None:
-    """Store what a valid point of a closed loop shows that lasted LONG_S or longer and was not disturbed. A folder that cannot
-    be written is left as it is: later intervals are wider, and no point is lost."""
-    row = point.row
-    undisturbed = point.judged_row.verdict == "valid" and not row.left_out
-    if level.open_loop or not undisturbed or (row.window_s or 0.0) < LONG_S or row.window_end_ns is None:
+    """Store what a valid point of a closed loop shows whose window has LONG_S or more in which nobody else disturbed it.
+
+    What was cut off as its warm-up counts where the rest is shorter: slow wander looks like one. A folder that cannot be written
+    is left as it is: later intervals are wider, and no point is lost.
+    """
+    row, report, load = point.row, evidence.report, session.settings.load
+    alone = not level.open_loop and not evidence.facts.slices
+    if not alone or row.window_end_ns is None or report.ended_ns - report.started_ns < LONG_S * NS_PER_S:
         return
-    sample = point_sample(evidence.measured, level.concurrency, warmup_s=session.settings.load.warmup_s)
-    if (likelihood := point_wander(sample)) is None:
+    events, title = session.request.events, session.request.task.job.title
+    disturbed = disturbed_spans(evidence.disturbances, report.started_ns, report.ended_ns)
+    sampled = partial(point_sample, evidence.measured, level.concurrency, disturbed=disturbed)
+    sample = sampled(warmup_s=load.warmup_s + (row.warmup_cut_s or 0.0))
+    if sample.window_s < LONG_S:
+        sample = sampled(warmup_s=load.warmup_s)
+    likelihood = point_wander(sample)
+    if point.judged_row.verdict != "valid" or sample.window_s < LONG_S or likelihood is None:
+        if (load.duration_s or 0.0) >= LONG_S:
+            why = f"it is {point.judged_row.verdict} and has {sample.window_s:.0f} s without others, of {LONG_S:.0f} needed"
+            events(Notice("noise_left", title, why))
         return
     found = LearnedNoise(
         point=f"{session.request.run_id}/{row.point}",
         ended_s=min(row.window_end_ns / NS_PER_S, time.time()),
-        window_s=row.window_s or 0.0,
+        window_s=sample.window_s,
         likelihood=[[round(one, 9) for one in sizes] for sizes in likelihood.tolist()],
     )
     with suppress(StoreError):
         write_noise(session.request.study.path.parent, _facts(session), found)
+        events(Notice("noise_learned", title))
 
 
 def _facts(session: RunSession) -> Mapping[str, Any]:
