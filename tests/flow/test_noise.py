@@ -81,5 +81,5 @@ def test_a_long_point_in_doubt_says_that_it_teaches_nothing(run_main, tmp_path):
     words = (*ENGINE, *LOAD, *LONG, "launch.drift=0.05")
     shown = run_main(*words, "study.name=long", code=0).stderr
     assert point(tmp_path, "long").verdict == "doubtful"
-    assert "later intervals do not rest on this long point: it is doubtful" in shown
+    assert "later intervals do not rest on this long point: it is doubtful\n" in shown
     assert not (tmp_path / "outputs/.noise").exists()

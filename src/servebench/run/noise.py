@@ -48,11 +48,14 @@ def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence
     sample = sampled(warmup_s=load.warmup_s + (row.warmup_cut_s or 0.0))
     if sample.window_s < LONG_S:
         sample = sampled(warmup_s=load.warmup_s)
-    likelihood = point_wander(sample)
-    if point.judged_row.verdict != "valid" or sample.window_s < LONG_S or likelihood is None:
+    verdict, likelihood, why = point.judged_row.verdict, point_wander(sample), None
+    if verdict != "valid":
+        why = f"it is {verdict}"
+    elif sample.window_s < LONG_S:
+        why = f"others left {sample.window_s:.0f} s of it, {LONG_S:.0f} are needed"
+    if why is not None or likelihood is None:
         if (load.duration_s or 0.0) >= LONG_S:
-            why = f"it is {point.judged_row.verdict} and has {sample.window_s:.0f} s without others, of {LONG_S:.0f} needed"
-            events(Notice("noise_left", title, why))
+            events(Notice("noise_left", title, why or "its tokens are unknown"))
         return
     found = LearnedNoise(
         point=f"{session.request.run_id}/{row.point}",
