@@ -25,7 +25,7 @@ def test_a_long_point_is_the_prior_of_later_points_of_this_engine(run_main, tmp_
         name: run_main(*wandering, *words, f"study.name={name}", code=0).stderr
         for name, words in (("before", SHORT), ("long", LONG), ("after", SHORT))
     }
-    learned = "later closed loops of this engine here have intervals as it wandered in this point"
+    learned = "intervals of this engine on this machine now rest on how much it wandered in this point"
     assert [learned in said[name] for name in ("before", "long", "after")] == [False, True, False]
     before, long, after = (point(tmp_path, name) for name in ("before", "long", "after"))
     assert (before.interval_prior, long.interval_prior) == ("flat", "flat")

@@ -46,9 +46,9 @@ KNOWN_SHARE = 0.9
 """The weight of what a long window has shown."""
 HALF_SIZE, TWICE_SIZE = 0.1, 0.25
 """How probable it is that the wander at another time is half, and twice, as large as in the long window (one step of WANDER_SD).
-After a long point real engines varied by 0.8 to 2 times what it had shown; without this, intervals of real vLLM held the long
-run's throughput in 83 to 88%. In drawn windows of 20 and 60 s of engines that wander as before, the median half-width is 1.3
-times the true one (1.2 without)."""
+After long points the spread of real engines was 0.5 to 2.4 times what they had shown, by level; without this, intervals of real
+vLLM held the long run's throughput in 83 to 88%. In drawn windows of 20 and 60 s of engines that wander as before, the median
+half-width is 1.3 times the true one (1.2 without)."""
 _AT_ANOTHER_TIME = np.diag([1 - HALF_SIZE - TWICE_SIZE] * len(WANDER_SD))
 _AT_ANOTHER_TIME += np.diag([TWICE_SIZE] * (len(WANDER_SD) - 1), 1) + np.diag([HALF_SIZE] * (len(WANDER_SD) - 1), -1)
 _AT_ANOTHER_TIME[0, 0] += HALF_SIZE

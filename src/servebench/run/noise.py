@@ -52,10 +52,10 @@ def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence
     if verdict != "valid":
         why = f"it is {verdict}"
     elif sample.window_s < LONG_S:
-        why = f"others left {sample.window_s:.0f} s of it, {LONG_S:.0f} are needed"
+        why = f"{sample.window_s:.0f} s of it are undisturbed, {LONG_S:.0f} are needed"
     if why is not None or likelihood is None:
         if (load.duration_s or 0.0) >= LONG_S:
-            events(Notice("noise_left", title, why or "its tokens are unknown"))
+            events(Notice("noise_left", title, why or "too few answers, or unknown tokens"))
         return
     found = LearnedNoise(
         point=f"{session.request.run_id}/{row.point}",

@@ -1,4 +1,4 @@
-"""What a failed start is explained by, from lines that real engines logged."""
+"""What a failed start is explained by, from a line of the engine's log."""
 
 from __future__ import annotations
 

@@ -51,10 +51,10 @@ NOTICES = {
     "others_take_cpu": "this machine is busy: others take {note}; what they disturb is left out of the results or named in a "
     "warning",
     "minutes_spent": "the budget of {note} engine minutes: another round would not fit into it",
+    "noise_learned": "{of}: intervals of this engine on this machine now rest on how much it wandered in this point",
+    "noise_left": "{of}: later intervals do not rest on this long point: {note}",
     "nothing_to_grade": "quality: {of} has nothing to grade in workload={at}",
     "place_awaited": "waiting for another run on this machine to end",
-    "noise_learned": "{of}: later closed loops of this engine here have intervals as it wandered in this point",
-    "noise_left": "{of}: later intervals do not rest on this long point: {note}",
     "point_again": "{of}: {note}: the point is void and is measured again",
     "point_left": "{of}: a point is void; the budget has no room for another start",
     "point_replaced": "{of}: a point is void; another start replaces it",

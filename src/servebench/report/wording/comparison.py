@@ -213,7 +213,7 @@ def summary_of(comparison: Comparison) -> str:
         # what a study was decided by is known sooner than its levels and other metrics
         first, open_rows = comparison.first, count - len(same)
         within = f"they differ by at most {percent(comparison.bound)}"
-        if open_rows and first is not None and first.result == "no difference":
+        if open_rows and first is not None and first.result == "no difference" and comparison.bound == first.bound:
             within += f" in {first.metric.title} on average over the levels"
         return within + (f" ({open_rows} of {count} single rows are open)" if open_rows else "")
     if comparison.starts is not None and any(row.has(ReasonKind.ONE_START) for row in comparison.rows):
