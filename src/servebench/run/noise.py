@@ -6,7 +6,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from servebench.analysis.disturbance import disturbed_spans
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.serial import FLAT, WANDER_S, WANDER_SD, learned_prior
 from servebench.analysis.statistics import point_wander
@@ -43,8 +42,7 @@ def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence
     if not alone or row.window_end_ns is None or report.ended_ns - report.started_ns < LONG_S * NS_PER_S:
         return
     events, title = session.request.events, session.request.task.job.title
-    disturbed = disturbed_spans(evidence.disturbances, report.started_ns, report.ended_ns)
-    sampled = partial(point_sample, evidence.measured, level.concurrency, disturbed=disturbed)
+    sampled = partial(point_sample, evidence.measured, level.concurrency, disturbed=row.left_out)
     sample = sampled(warmup_s=load.warmup_s + (row.warmup_cut_s or 0.0))
     if sample.window_s < LONG_S:
         sample = sampled(warmup_s=load.warmup_s)
